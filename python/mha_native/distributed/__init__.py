@@ -1,6 +1,6 @@
-"""More than one process, and more than one machine: what is computed there has the same bits as in one process.
+"""Attention and embeddings by several processes, on one machine or many, with the bits of a single process.
 
-Importing this package needs NumPy alone. Each of its modules asks for the library that it stands on when it is used.
+Importing this package needs NumPy alone. Each of its modules imports MPI or Ray when you use it.
 """
 
 from ._partition import Sizes, bytes_moved

@@ -1,4 +1,4 @@
-"""The rules for arguments that no single worker can check, since none has the whole cache."""
+"""Checks of arguments that need the whole cache, so that no single worker can make them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._partition import BLOCK_MASK_KEYS
 
 
 def require_four_axes(name: str, argument: str, array: Any) -> None:
-    """ValueError for an array of any other number of axes."""
+    """Raise ValueError unless `array` has four axes."""
     shape = np.shape(array)
     if len(shape) != 4:
         rule = f"{name}: {argument} must have four axes, of sequences, heads, tokens and features"
@@ -21,7 +21,7 @@ def require_four_axes(name: str, argument: str, array: Any) -> None:
 
 
 def new_counts(name: str, lengths: NDArray[np.int64], tokens: int, new_lengths: Tensor | None) -> NDArray[np.int64]:
-    """How many of `tokens` new tokens each sequence takes, [B]: `new_lengths`, or all."""
+    """Return the number of new tokens of each sequence [B]: `new_lengths`, checked, or all `tokens`."""
     if new_lengths is None:
         return np.full_like(lengths, tokens)
     counts = np.asarray(to_numpy(name, "new_lengths", new_lengths))
@@ -34,7 +34,7 @@ def new_counts(name: str, lengths: NDArray[np.int64], tokens: int, new_lengths: 
 
 
 def checked_mask(name: str, which: str, mask: Tensor, query: NDArray[Any], keys: int) -> NDArray[Any]:
-    """The mask `which` of a call over `keys` keys, with all its axes: a `key_mask` has two, others have four."""
+    """Return the mask `which` of a call over `keys` keys with all its axes: two for `key_mask`, four for the others."""
     array = np.asarray(to_numpy(name, which, mask))
     batch, heads, queries, _ = query.shape
     shape, kinds = [batch, heads, queries, keys], [np.dtype(np.bool_), query.dtype]
@@ -54,7 +54,7 @@ def checked_mask(name: str, which: str, mask: Tensor, query: NDArray[Any], keys:
 
 
 def rows_of(which: str, mask: NDArray[Any], queries: slice) -> NDArray[Any]:
-    """The rows of a mask [.., .., rows, columns] for some of the queries; a `key_mask` has none."""
+    """Return the rows of a mask [.., .., rows, columns] for some queries, or a mask for all queries as it is."""
     if which == "key_mask" or (mask.shape[2] == 1 and which == "attn_mask"):
         return mask
     step = BLOCK_MASK_KEYS if which == "block_mask" else 1

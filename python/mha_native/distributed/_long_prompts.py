@@ -1,4 +1,4 @@
-"""The other way round for a long prompt: rows of queries stay with a worker, and all keys and values pass by it."""
+"""Attention of a long prompt: each worker keeps rows of queries, and receives all keys and values in turn."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from ._membership import Members
 from ._partition import BLOCK_KEYS, STRIPE_ROWS, Sizes
 
-# Bytes of keys and values that pass at once.
+# Bytes of keys and values that are sent at once.
 _SPAN_BYTES = 32 << 20
 
 
 def striped(rows: NDArray[Any], worker: int, workers: int) -> NDArray[Any]:
-    """The stripes of `rows` [B, H, Tq, D] that a worker computes, [B, stripes, H, 64, D], the last one filled up.
+    """Return the stripes of `rows` [B, H, Tq, D] that a worker computes, [B, stripes, H, 64, D], padded with zeros.
 
-    Under a causal mask late rows see more than early ones. Dealt out in stripes, each worker has some of both.
+    Under a causal mask late rows see more keys than early rows. Stripes give each worker some of both.
     """
     batch, heads, queries, width = rows.shape
     count = -(-queries // STRIPE_ROWS)
@@ -29,7 +29,7 @@ def striped(rows: NDArray[Any], worker: int, workers: int) -> NDArray[Any]:
 
 
 def put_back(stripes: NDArray[Any], worker: int, workers: int, rows: NDArray[Any]) -> None:
-    """Write `stripes` [B, stripes, H, 64, ...] to where `striped` has them from, in `rows` [B, H, Tq, ...]."""
+    """Write `stripes` [B, stripes, H, 64, ...] to their places in `rows` [B, H, Tq, ...]: the inverse of `striped`."""
     for i in range(stripes.shape[1]):
         first = (worker + i * workers) * STRIPE_ROWS
         part = rows[:, :, first : first + STRIPE_ROWS]
@@ -46,7 +46,7 @@ def attend_to_passing(
     options: dict[str, Any],
     num_threads: int | None,
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """What the one that asks does: out [B, H, Tq, Dv] and lse [B, H, Tq] of `query` over all keys of the cache."""
+    """Return out [B, H, Tq, Dv] and lse [B, H, Tq] of `query` over all keys of the cache, computed by its workers."""
     workers = sizes.workers
     members.ask(
         name,

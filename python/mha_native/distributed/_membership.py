@@ -1,4 +1,4 @@
-"""The workers of one cache: which have joined, which have failed, and what they answer."""
+"""The workers of one cache: requests to them, their answers and their failures."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ._workers import Failure, Request, WorkerError, Workers
 
 
 class Members:
-    """`workers` as those of one cache, which has a name of its own among others that they serve."""
+    """The workers of one cache. Its name is unique, since `workers` may serve other caches, too."""
 
     def __init__(self, workers: Workers, sizes: Sizes, time_limit: float) -> None:
         self._workers, self._sizes, self._cache = workers, sizes, uuid.uuid4().hex
         self.time_limit = time_limit
         self.everyone = range(workers.count)
         self.lost: dict[int, str] = {}
-        self._silent: frozenset[int] = frozenset()  # of the lost, those whose process must be another one
+        self._silent: frozenset[int] = frozenset()  # lost workers that need another process
         self.isas: dict[int, str] = {}
 
     def ask(self, name: str, requests: Mapping[int, Request]) -> dict[int, Any]:
-        """Answers of all, or a WorkerError that names the first that has none."""
+        """Send requests and return all answers. WorkerError for a worker without an answer; it names the first one."""
         self.require_none_lost(name)
         answers = self._answers(requests)
         failed = {w: answer.reason for w, answer in answers.items() if isinstance(answer, Failure)}
@@ -38,13 +38,14 @@ class Members:
         return answers
 
     def require_none_lost(self, name: str) -> None:
+        """Raise WorkerError if a worker is lost."""
         if self.lost:
             worker, reason = next(iter(self.lost.items()))
             message = f"{name}: the cache must be restored first: worker {worker} {reason}"
             raise WorkerError(message, tuple(self.lost))
 
     def join(self, name: str, workers: Iterable[int]) -> None:
-        """Let workers make their shards, and refuse those that are not alike."""
+        """Let workers make their shards. WorkerError for a worker with another version or other sizes."""
         expected = {"version": _core.__version__} | asdict(self._sizes)
         for w, told in self.ask(name, dict.fromkeys(workers, ("join", self._sizes))).items():
             for what, own in expected.items():
@@ -54,9 +55,9 @@ class Members:
             self.isas[w] = told["isa"]
 
     def without(self, request: Request) -> list[int]:
-        """The workers that do not answer a request with True, which are lost from now on, and no others are.
+        """Return the workers that do not answer a request with True. Exactly these workers count as lost from now on.
 
-        One that answers False lives, and may have tokens of other caches: its process stays when it is replaced.
+        A worker that answers False is alive, and may have tokens of other caches: `replaced` keeps its process.
         """
         answers = self._answers(dict.fromkeys(self.everyone, request))
         lost = [w for w in self.everyone if answers[w] is not True]
@@ -66,7 +67,7 @@ class Members:
 
     @contextmanager
     def replaced(self, name: str) -> Iterator[None]:
-        """Empty shards in place of those that are lost, which they stay if the block fails."""
+        """Replace the shards of lost workers by empty ones. If the block fails, these workers stay lost."""
         reasons, self.lost = self.lost, {}
         try:
             for w in self._silent:
@@ -78,11 +79,11 @@ class Members:
             raise
 
     def leave(self) -> None:
-        """Let those that are there free their memory."""
+        """Let all workers that are not lost free their memory."""
         self._answers({w: ("leave",) for w in self.everyone if w not in self.lost})
         self.lost = dict.fromkeys(self.everyone, "has left: the cache is closed")
 
     def _answers(self, requests: Mapping[int, Request]) -> dict[int, Any]:
-        """Those of the transport, to requests that say whose shard they are for."""
+        """Send requests with the names of cache and worker, and return the answers of the transport."""
         addressed = {w: (operation, self._cache, w, *rest) for w, (operation, *rest) in requests.items()}
         return self._workers.ask(addressed, self.time_limit)

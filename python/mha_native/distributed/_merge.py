@@ -1,4 +1,4 @@
-"""The results of workers, or of single blocks, as one: the exact merge."""
+"""Merge the results of workers, or of single blocks, into one result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _Results = tuple[NDArray[Any], NDArray[Any]]
 
 
 def merged_workers(parts: Sequence[_Results], sinks: NDArray[Any] | None) -> _Results:
-    """Of one result of each worker, [B, H, Tq, Dv] with lses [B, H, Tq] in float64; sinks [H] count here, once."""
+    """Return the merge of one result of each worker, [B, H, Tq, Dv] with lses [B, H, Tq] in float64.
+
+    Workers compute without sinks; the sinks [H] are added here, once.
+    """
     outs, lses = [out for out, _ in parts], [lse for _, lse in parts]
     dtype = np.float64 if outs[0].dtype == np.float64 else np.float32
     if len(parts) == 1 and sinks is None:
@@ -25,9 +28,10 @@ def merged_workers(parts: Sequence[_Results], sinks: NDArray[Any] | None) -> _Re
 
 
 def merged_blocks(parts: Sequence[_Results], sinks: NDArray[Any] | None) -> _Results:
-    """Of the results of each worker's blocks, [blocks, B, H, Tq, Dv] with lses [blocks, B, H, Tq], by their positions.
+    """Return the merge of the results of all blocks, from each worker [blocks, B, H, Tq, Dv], lses [blocks, B, H, Tq].
 
-    The number of workers does not show: `merge_attention` adds pairs of what sees a key, in the order of blocks.
+    The bits do not depend on the number of workers: `merge_attention` adds pairs of results that see a key, in the
+    order of blocks.
     """
     workers = len(parts)
     count = workers * max(len(out) for out, _ in parts)
@@ -43,7 +47,7 @@ def merged_blocks(parts: Sequence[_Results], sinks: NDArray[Any] | None) -> _Res
 
 
 def _add_sinks(outs: list[Any], lses: list[Any], sinks: NDArray[Any] | None) -> None:
-    """Sinks [H] as one more result: weight without a value."""
+    """Append sinks [H] as one more result: weight without a value."""
     if sinks is not None:
         outs.append(np.zeros_like(outs[0]))
         lses.append(np.broadcast_to(np.asarray(sinks, lses[0].dtype)[:, None], lses[0].shape))

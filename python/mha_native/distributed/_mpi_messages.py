@@ -1,7 +1,7 @@
-"""Requests and answers as bytes in one buffer: numbers as they lie, and what stands around them only once.
+"""Requests and answers as bytes in one buffer: arrays as they are in memory, and everything else sent only once.
 
-A step of a decoder sends the same words with other numbers, again and again: an operation, names of options, dtypes and
-shapes. They are the form of a message. Whoever writes it says it in full at first, pickled, and later by its number.
+Each step of a decoder sends the same operation, names of options, dtypes and shapes with other numbers. They are the
+form of a message. The writer sends a form in full the first time, pickled, and later by its number.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import NDArray
 
-# Forms that a reader remembers. The next one takes the place of the oldest.
+# Forms that a reader remembers. A further one replaces the oldest.
 _FORMS = 256
 
-# Where parts of a message begin, and it ends: at multiples of a cache line, as the largest vectors want it.
+# Parts of a message begin, and the message ends, at multiples of a cache line, the alignment of the largest vectors.
 ALIGNMENT = 64
 
 
@@ -29,7 +29,7 @@ class Header(NamedTuple):
     serial: int  # of the request, and of its answer
     worker: int
     form: int
-    form_bytes: int  # of a form that is new; 0 for one that has been said
+    form_bytes: int  # of a new form; 0 for a form that has been sent
 
 
 _HEADER = struct.Struct(f"{len(Header._fields)}q")
@@ -37,21 +37,21 @@ _HEADER_BYTES = ALIGNMENT
 
 
 class _Layout(NamedTuple):
-    """Where the arrays of a form lie behind it."""
+    """Places of the arrays of a form, in the bytes after it."""
 
     arrays: list[tuple[np.dtype[Any], tuple[int, ...], slice]]
     nbytes: int
 
 
 class Writer:
-    """Makes the messages of one process to another, which reads all of them in order."""
+    """The writer of all messages from one process to another, which reads them in order."""
 
     def __init__(self) -> None:
         self._said: dict[Hashable, tuple[int, _Layout]] = {}
         self._count = 0
 
     def message(self, serial: int, worker: int, content: Any) -> NDArray[np.uint8]:
-        """`content`, arrays and what can be hashed in tuples, lists and dicts, as a message of its own memory."""
+        """Return `content`, arrays and hashable values in tuples, lists and dicts, as a message in new memory."""
         arrays: list[NDArray[Any]] = []
         form = _form_of(content, arrays)
         known = self._said.get(form)
@@ -75,14 +75,14 @@ class Writer:
 
 
 class Reader:
-    """Reads the messages of one `Writer`."""
+    """The reader of the messages of one `Writer`."""
 
     def __init__(self) -> None:
         self._forms: list[Any] = [None] * _FORMS
         self._layouts: list[_Layout] = [_Layout([], 0)] * _FORMS
 
     def read(self, message: NDArray[np.uint8]) -> tuple[Header, Any]:
-        """The header of a message and its content, whose arrays are parts of `message`."""
+        """Return the header and the content of a message. The arrays of the content are views of `message`."""
         header = Header(*_HEADER.unpack_from(message.data))
         if header.form_bytes:
             form = pickle.loads(message[_HEADER_BYTES : _HEADER_BYTES + header.form_bytes].tobytes())
@@ -93,12 +93,12 @@ class Reader:
         return header, _content_of(self._forms[header.form], iter(parts))
 
 
-# A form is a tuple that begins with a kind: (ndarray, dtype, shape), which stands for an array; (tuple or list, forms);
-# (dict, keys, forms); and for anything else (kind, value), since True equals 1.
+# A form is a tuple that begins with a kind: (ndarray, dtype, shape) for an array, (tuple or list, forms), (dict, keys,
+# forms), and (kind, value) for any other value, since True equals 1.
 
 
 def _form_of(content: Any, arrays: list[NDArray[Any]]) -> tuple[Any, ...]:
-    """What is not numbers of arrays in `content`; these arrays go to `arrays`."""
+    """Return the form of `content`, and append its arrays to `arrays`."""
     kind = type(content)
     if kind is ndarray:
         arrays.append(content)

@@ -1,4 +1,4 @@
-"""How positions are dealt to workers: in blocks of 512 keys, block i to worker ``i % workers``."""
+"""The partition of positions: blocks of 512 keys, block i with worker ``i % workers``."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Keys of a block. The library sums keys in spans of as many, so that a block is attended to as it is within a call.
+# Keys of a block. The library sums keys in spans of this length, so a block has the same result alone and in a call.
 BLOCK_KEYS = 512
 
-# Keys, and queries, that an entry of a block mask stands for.
+# Keys, and queries, of an entry of a block mask.
 BLOCK_MASK_KEYS = 64
 
-# How many columns of a mask a block has.
+# Columns of a mask for each block.
 MASK_WIDTHS = {"attn_mask": BLOCK_KEYS, "block_mask": BLOCK_KEYS // BLOCK_MASK_KEYS, "key_mask": BLOCK_KEYS}
 
-# How far queries may be from the first key of a call.
+# The largest distance of queries from the first key of a call.
 _FARTHEST = 1 << 62
 
-# Rows of a prompt that are dealt out together, where keys pass by them.
+# Rows of a prompt that stay together when rows are spread over workers.
 STRIPE_ROWS = 64
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What all workers of a cache agree on."""
+    """The sizes that all workers of a cache have in common."""
 
     batch_size: int
     num_kv_heads: int
@@ -38,7 +38,7 @@ class Sizes:
     workers: int
 
     def blocks_of(self, worker: int) -> int:
-        """The most blocks of a sequence that a worker holds."""
+        """Return the largest number of blocks of a sequence that a worker holds."""
         blocks = -(-self.capacity // BLOCK_KEYS)
         return len(range(worker, blocks, self.workers))
 
@@ -57,7 +57,7 @@ class Piece:
 
 
 def pieces_of(sequence: int, first: int, last: int) -> Iterator[Piece]:
-    """Positions [first, last) of a sequence, cut where blocks end."""
+    """Yield positions [first, last) of a sequence, cut where blocks end."""
     while first < last:
         end = min(last, (first // BLOCK_KEYS + 1) * BLOCK_KEYS)
         yield Piece(sequence, first, end)
@@ -65,18 +65,18 @@ def pieces_of(sequence: int, first: int, last: int) -> Iterator[Piece]:
 
 
 def reachable(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Positions of queries as a call of a part takes them: so far from all keys, one place is as good as another."""
+    """Return positions of queries within the bounds of a call. Beyond them every key is out of reach in any case."""
     return np.clip(offsets, -_FARTHEST, _FARTHEST)
 
 
 def offsets_from(starts: NDArray[np.int64], offset: int) -> NDArray[np.int64]:
-    """What `offset`, counted from the first of all keys, is from each of `starts` on, as calls take it."""
+    """Return `offset`, a position among all keys, relative to each of `starts`, within the bounds of a call."""
     offsets = offset - starts
     return offsets if abs(offset) < _FARTHEST // 2 else reachable(offsets)
 
 
 def options_of_sequence(options: dict[str, Any], b: int) -> dict[str, Any]:
-    """`options` of a call over sequence b alone: its slopes and its keys, where each sequence has its own."""
+    """Return the options of a call over sequence b alone, with its own slopes and key mask."""
     own = dict(options)
     slopes, key_mask = own.get("alibi_slopes"), own.get("key_mask")
     if slopes is not None and slopes.ndim == 2:
@@ -87,10 +87,10 @@ def options_of_sequence(options: dict[str, Any], b: int) -> dict[str, Any]:
 
 
 def columns_of(which: str, mask: NDArray[Any], worker: int, workers: int) -> NDArray[Any]:
-    """The part of a mask [..., columns] that belongs to the blocks of a worker, [..., blocks, width].
+    """Return the part of a mask [..., columns] for the blocks of a worker, [..., blocks, width].
 
-    One column that serves all keys becomes [..., 1, 1]; that of a block mask is the first of a block. Columns that the
-    last block lacks are 0: no keys stand there.
+    A single column for all keys becomes [..., 1, 1], except that a block mask with one column has it as the first of
+    a block. Columns beyond the last key are 0.
     """
     columns, width = mask.shape[-1], MASK_WIDTHS[which]
     if columns == 1 and which != "block_mask":
@@ -106,27 +106,27 @@ def columns_of(which: str, mask: NDArray[Any], worker: int, workers: int) -> NDA
 def bytes_moved(
     sizes: Sizes, queries: int, keys: int, query_heads: int, *, itemsize: int, is_exact: bool = False
 ) -> dict[str, int]:
-    """Bytes that a call of `queries` rows in each sequence over `keys` moves between workers, by what is moved.
+    """Return the bytes that a call over a `ShardedKVCache` sends between workers, for each way to compute it.
 
     Parameters
     ----------
     sizes : Sizes
     queries, keys : int
-        Tq and Tk of a sequence.
+        Tq and Tk, the rows of queries and the keys of each sequence.
     query_heads : int
-        H.
+        H, the number of heads of the query.
     itemsize : int
         Bytes of an element of the query.
     is_exact : bool, default False
-        Results of blocks come back, and not one of each worker.
+        Workers return one result for each block, and not one result in all.
 
     Returns
     -------
     dict
-        ``"queries"``: queries go to all other workers, and each gives a result, and its log-sum-exp in 8 bytes (of a
-        block in as many as scores have). ``"keys"``: each other worker gives its keys and values. ``"passing"``: each
-        worker sees all keys and values, those of others by way of the one that asks, and computes every N-th stripe of
-        64 rows.
+        ``"queries"``: queries go to all other workers. Each returns a result with its log-sum-exp in 8 bytes; with
+        `is_exact` one for each block, in 4 bytes, or 8 for float64. ``"keys"``: each other worker sends its keys and
+        values to the caller. ``"passing"``: each worker receives the keys and values of all others through the caller,
+        and computes every N-th stripe of 64 rows.
     """
     others, rows = sizes.workers - 1, sizes.batch_size * query_heads * queries
     blocks = -(-keys // BLOCK_KEYS)
@@ -147,6 +147,6 @@ def bytes_moved(
     stripes_elsewhere = stripes - len(range(0, stripes, sizes.workers))
     row_bytes = sizes.head_dim * itemsize + sizes.value_head_dim * itemsize + 8
     rows_elsewhere = sizes.batch_size * query_heads * STRIPE_ROWS * stripes_elsewhere
-    # What is not with the first worker goes there, and each of the others lacks what is not with it.
+    # The first worker receives the tokens of all others. Each other worker then receives the tokens that it lacks.
     passing = sizes.batch_size * others * keys * token + rows_elsewhere * row_bytes
     return {"queries": to_workers + back, "keys": sizes.batch_size * elsewhere * token, "passing": passing}

@@ -1,4 +1,4 @@
-"""What a worker does with rows of a long prompt that stay with it, while all keys and values pass by."""
+"""A worker's part of a long prompt: rows of queries that it keeps, while it receives all keys and values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Blocks: TypeAlias = Mapping[int, tuple[NDArray[Any], NDArray[Any]]]
 
 
 class PassingKeys:
-    """What worker `worker` has of a prompt while keys pass: its rows, and their result over the keys so far."""
+    """The rows of a prompt that worker `worker` computes, and their result over the keys so far."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class PassingKeys:
         lengths: NDArray[np.int64],
         blocks: Blocks,
     ) -> None:
-        """Attend to positions [first, last): `blocks` of the other workers, and those that are here."""
+        """Attend to positions [first, last): to `blocks` of the other workers, and to the own blocks."""
         keys, values = (np.zeros((len(lengths), self._sizes.num_kv_heads, last - first, width), self._query.dtype)
                         for width in (self._sizes.head_dim, self._sizes.value_head_dim))  # fmt: skip
         for block, (key, value) in (dict(self._own(first, last)) | dict(blocks)).items():
@@ -70,5 +70,5 @@ class PassingKeys:
                 self._out[b], self._lse[b] = _core.merge_attention(outs, lses, None, self._threads)
 
     def result(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Of all keys that have passed: out [B, stripes, H, 64, Dv], rounded once, and lse [B, stripes, H, 64]."""
+        """Return the result over all keys: out [B, stripes, H, 64, Dv], rounded once, and lse [B, stripes, H, 64]."""
         return self._out.astype(self._query.dtype), self._lse

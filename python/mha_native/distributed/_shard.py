@@ -1,4 +1,4 @@
-"""The blocks of keys and values that one worker holds, and attention over them. It does not know how it is reached."""
+"""The blocks of keys and values that one worker holds, and attention over them, whatever the transport."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..functions.runtime import active_isa
 from ._partition import BLOCK_KEYS, MASK_WIDTHS, Piece, Sizes, offsets_from, options_of_sequence
 from ._ring_pass import Blocks, PassingKeys
 
-# Bytes of a line of the cache of a processor, and of its longest vectors.
+# Bytes of a cache line, and of the longest vectors.
 _LINE = 64
 
 
 class Shard:
-    """The blocks of worker `worker`: those whose number is `worker` modulo the number of workers.
+    """The blocks of worker `worker`: blocks with numbers equal to `worker` modulo the number of workers.
 
-    A sequence has a `KVCache` whose "sequences" are its blocks, each of up to 512 tokens. So one call attends to all
-    blocks with positions of their own, and gives a result for each.
+    Each sequence has a `KVCache`, which holds its blocks of up to 512 tokens as "sequences". So one call attends to all
+    blocks, each with its own positions, and returns a result for each.
     """
 
     def __init__(self, sizes: Sizes, worker: int) -> None:
@@ -37,25 +37,25 @@ class Shard:
         self._rows: PassingKeys | None = None
 
     def describe(self) -> dict[str, Any]:
-        """What must be the same in all workers, and the instruction set, which `exact` results depend on."""
+        """Return the version and sizes, which all workers must share, and the instruction set, for `exact` results."""
         return {"version": _core.__version__} | asdict(self._sizes) | {"isa": active_isa()}
 
     def append(self, pieces: Sequence[tuple[Piece, NDArray[Any], NDArray[Any]]]) -> None:
-        """Add pieces, each with keys [Hk, T, D] and values [Hk, T, Dv], behind the tokens that their blocks have."""
+        """Append pieces, each with keys [Hk, T, D] and values [Hk, T, Dv], to the tokens of their blocks."""
         for piece, key, value in pieces:
             cache, block = self._sequences[piece.sequence], piece.block // self._sizes.workers
             held = piece.block * BLOCK_KEYS + int(cache.lengths[block])
             if held != piece.first:
                 rule = f"position {piece.first} of sequence {piece.sequence} must come next"
-                raise RuntimeError(f"{rule}; got it behind {held} positions")
+                raise RuntimeError(f"{rule}; got it after {held} positions")
             counts = np.zeros(cache.batch_size, np.int64)
             counts[block] = piece.last - piece.first
             every = (cache.batch_size, *key.shape)
             cache.append(np.broadcast_to(key, every), np.broadcast_to(value, (*every[:-1], value.shape[-1])), counts)
 
     def truncate(self, lengths: NDArray[np.int64]) -> bool:
-        """Forget positions from ``lengths[b]`` on, and say whether all positions before are there."""
-        self._rows, is_whole = None, True  # of a call that did not end
+        """Forget positions from ``lengths[b]`` on. Return whether all positions before are there."""
+        self._rows, is_whole = None, True  # rows of a call that did not end
         for cache, length in zip(self._sequences, lengths, strict=True):
             kept = np.clip(length - self._starts, 0, BLOCK_KEYS)
             cache.rollback(np.maximum(cache.lengths - kept, 0))
@@ -71,13 +71,13 @@ class Shard:
         is_exact: bool,
         num_threads: int | None,
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Attention of `query` [B, H, Tq, D], whose first rows stand at positions `offsets` [B], over the blocks here.
+        """Return the attention of `query` [B, H, Tq, D], first rows at positions `offsets` [B], to the blocks here.
 
         Returns
         -------
         outs, lses
-            Of each block, [blocks, B, H, Tq, Dv] and [blocks, B, H, Tq], if `is_exact`; else of all together,
-            [B, H, Tq, Dv] and, in float64 whatever the dtype, [B, H, Tq].
+            [blocks, B, H, Tq, Dv] and [blocks, B, H, Tq] with `is_exact`: one result for each block. Otherwise the
+            merged result, [B, H, Tq, Dv] and [B, H, Tq], the latter in float64 for any dtype.
         """
         parts = [
             self._blocks_of_sequence(b, query[b], int(offsets[b]), options, masks, num_threads)
@@ -93,13 +93,13 @@ class Shard:
                 outs[: len(out), b], lses[: len(lse), b] = out, lse
         if is_exact:
             return outs, lses
-        wide = lses.astype(np.float64)  # rounded to float32 they would move the shares of workers by some units
+        wide = lses.astype(np.float64)  # float32 would change the shares of workers by some units
         if blocks == 1:
             return outs[0], wide[0]
         return _core.merge_attention(list(outs), list(wide), None, num_threads)
 
     def read(self, first: int, last: int) -> dict[int, tuple[NDArray[Any], NDArray[Any]]]:
-        """Keys [B, Hk, T, D] and values [B, Hk, T, Dv] of each block here among positions [first, last)."""
+        """Return keys [B, Hk, T, D] and values [B, Hk, T, Dv] of each block here among positions [first, last)."""
         found = {}
         for local, start in enumerate(self._starts.tolist()):
             if first <= start < last:
@@ -113,16 +113,16 @@ class Shard:
     def hold_rows(
         self, query: NDArray[Any], offsets: NDArray[np.int64], options: dict[str, Any], num_threads: int | None
     ) -> None:
-        """Keep `query` [B, stripes, H, 64, D], by which all keys are to pass."""
+        """Keep `query` [B, stripes, H, 64, D] for calls of `take_keys`."""
         self._rows = PassingKeys(self._sizes, self._worker, self.read, query, offsets, options, num_threads)
 
     def take_keys(self, first: int, last: int, lengths: NDArray[np.int64], blocks: Blocks) -> None:
-        """Let positions [first, last) pass: those of others, and those that are here."""
+        """Attend with the kept rows to positions [first, last): `blocks` of other workers, and the blocks here."""
         assert self._rows is not None
         self._rows.take(first, last, lengths, blocks)
 
     def rows_done(self) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """The result of the rows, which are forgotten."""
+        """Return the result of the kept rows, and forget them."""
         assert self._rows is not None
         rows, self._rows = self._rows, None
         return rows.result()
@@ -136,12 +136,12 @@ class Shard:
         masks: dict[str, NDArray[Any]],
         num_threads: int | None,
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Of `query` [H, Tq, D]: out and lse of each block of sequence b that has tokens, and of one at least."""
+        """Return out and lse of `query` [H, Tq, D] for each block of sequence b with tokens, at least for one."""
         cache = self._sequences[b]
         lengths = cache.lengths
         filled = max(1, int(np.count_nonzero(lengths)))
         given = options_of_sequence(options, b)
-        if cache.dtype == np.int8:  # no array has its numbers: the call is over all blocks, empty ones too
+        if cache.dtype == np.int8:  # no arrays: the call is over all blocks, empty ones too
             blocks, keys = cache.batch_size, cache.longest
             arrays: tuple[Any, ...] = (cache,)
             query = np.broadcast_to(query, (blocks, *query.shape))
@@ -164,22 +164,23 @@ class Shard:
 
 
 def _empty_blocks(sizes: Sizes, blocks: int) -> KVCache:
-    """A cache whose sequences are `blocks` blocks.
+    """Return a cache with `blocks` blocks as its sequences.
 
-    Blocks of a head follow one another, as the tokens of one long sequence do, so memory is filled in order, and may be
-    in huge pages, for which arrays of NumPy ask from 4 MiB on.
+    The blocks of a head follow one another in memory, like the tokens of one long sequence. So memory is filled in
+    order, and can use huge pages, which NumPy requests for arrays from 4 MiB on.
     """
     widths = sizes.head_dim, sizes.value_head_dim
-    if sizes.dtype == "int8":  # its scales have no place in arrays
+    if sizes.dtype == "int8":  # arrays have no place for its scales
         return KVCache(blocks, sizes.num_kv_heads, BLOCK_KEYS, *widths, dtype=sizes.dtype)
     keys, values = (_aligned((sizes.num_kv_heads, blocks, BLOCK_KEYS, width), sizes.dtype) for width in widths)
     return KVCache.over(keys.swapaxes(0, 1), values.swapaxes(0, 1))
 
 
 def _aligned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    """An array that begins at a line of the cache.
+    """Return an uninitialized array that begins at a cache line.
 
-    Large arrays of NumPy begin 16 bytes behind one, so that each vector is in two: a query takes 1.2 times as long.
+    Large arrays of NumPy begin 16 bytes after a cache line. Each vector is then in two lines, and a query takes 1.2
+    times as long.
     """
     kind = checked_dtype("ShardedKVCache", dtype)
     memory = np.empty(prod(shape) * kind.itemsize + _LINE, np.uint8)
@@ -188,9 +189,9 @@ def _aligned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
 
 
 def _mask_of_blocks(part: NDArray[Any], blocks: int, width: int, keys: int) -> NDArray[Any]:
-    """A mask [.., blocks with tokens, width] for a call over `blocks` blocks of `keys` keys: [blocks, .., columns].
+    """Return a mask [.., blocks with tokens, width] as [blocks, .., columns], for a call over blocks of `keys` keys.
 
-    What is missing are blocks that have no tokens. One column [.., 1, 1] serves all blocks.
+    Blocks without tokens are filled with 0. A single column [.., 1, 1] serves all blocks.
     """
     of_blocks = np.moveaxis(part, -2, 0)
     if part.shape[-1] == 1:
@@ -203,15 +204,15 @@ def _mask_of_blocks(part: NDArray[Any], blocks: int, width: int, keys: int) -> N
 
 
 class ShardHost:
-    """The shards of one process, of any number of caches, each under the name of its cache and its worker."""
+    """The shards of one process, for any number of caches, by the names of cache and worker."""
 
     def __init__(self) -> None:
         self._shards: dict[tuple[str, int], Shard] = {}
 
     def answer(self, operation: str, cache: str, worker: int, *arguments: Any) -> Any:
-        """Do what a request says: all that a worker must be able to do.
+        """Carry out a request, and return the answer.
 
-        A process that took the place of another has no shards, and says so of a cache that asks for its tokens.
+        A process that replaced another has no shards. It answers False to "truncate", and other requests fail.
         """
         if operation == "join":
             shard = Shard(arguments[0], worker)
@@ -225,4 +226,4 @@ class ShardHost:
             return getattr(held, operation)(*arguments)
         if operation == "truncate":
             return False
-        raise RuntimeError("the process has no tokens of this cache: it took the place of one that is lost")
+        raise RuntimeError("the process has no tokens of this cache: it replaced a lost one")

@@ -1,4 +1,4 @@
-"""What a cache in shards asks of the processes that hold it: the protocol of a transport, and one within a process."""
+"""The protocol between a sharded cache and the workers that hold it, and workers within one process."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from ..functions.messages import shown
 from ..functions.scalars import checked_integer
 from ._shard import ShardHost
 
-# An operation of `ShardHost.answer`, the name of the cache, the worker, and what else the operation takes.
+# An operation of `ShardHost.answer`, the name of the cache, the worker, and the arguments of the operation.
 Request: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What takes the place of a worker's answer: the end of a sentence that begins with the worker."""
+    """The reason why a worker has no answer: the end of a sentence that begins with the worker."""
 
     reason: str
 
 
 class WorkerError(RuntimeError):
-    """Workers did not do what they were asked to.
+    """An error of workers: they failed, or did not answer in time.
 
     Attributes
     ----------
     workers : tuple of int
-        Which ones.
+        The numbers of these workers.
     """
 
     def __init__(self, message: str, workers: tuple[int, ...]) -> None:
@@ -40,28 +40,28 @@ class Workers(Protocol):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         ...
 
     def ask(self, requests: Mapping[int, Request], time_limit: float) -> dict[int, Any]:
-        """Send workers a request each, and wait for all answers, `time_limit` seconds at most.
+        """Send one request to each of some workers, and wait for all answers, at most `time_limit` seconds.
 
-        A worker that does not answer in time, that is gone or that ran into an error has a `Failure` for an answer. No
-        answer to a request comes as that to a later one.
+        The answer of a worker is a `Failure` if the worker is too late, has ended or raises an error. A late answer
+        never counts as the answer to a later request.
         """
         ...
 
     def replace(self, worker: int) -> None:
-        """Let another process, with no shard, be this worker from now on."""
+        """Replace the process of a worker by one without shards."""
         ...
 
     def name_of(self, worker: int) -> str:
-        """Where a worker runs, for messages."""
+        """Return the place of a worker, for messages."""
         ...
 
 
 def answered(host: ShardHost, request: Request) -> Any:
-    """What `host` answers to a request, or a `Failure` with the error that it ran into."""
+    """Return the answer of `host` to a request, or a `Failure` with the error that it raises."""
     try:
         return host.answer(*request)
     except Exception as error:
@@ -69,17 +69,17 @@ def answered(host: ShardHost, request: Request) -> Any:
 
 
 def too_late(request: Request, time_limit: float) -> Failure:
-    """Of a worker that has not answered."""
+    """Return the failure of a worker that has not answered in time."""
     return Failure(f"did not answer {request[0]} within {time_limit:g} s")
 
 
 class LocalWorkers:
-    """Workers within this process, one after the other: for tests, and to see what a cut does to results.
+    """Workers within this process, one after another: for tests, and to see how a partition changes results.
 
     Parameters
     ----------
     count : int
-        At least 1.
+        Number of workers, at least 1.
     """
 
     def __init__(self, count: int) -> None:
@@ -87,11 +87,11 @@ class LocalWorkers:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         return len(self._hosts)
 
     def ask(self, requests: Mapping[int, Request], time_limit: float) -> dict[int, Any]:
-        """Answers of all; the limit does not matter, since nothing is waited for."""
+        """Return the answers of all workers. `time_limit` has no effect, since there is no wait."""
         return {worker: answered(self._hosts[worker], request) for worker, request in requests.items()}
 
     def replace(self, worker: int) -> None:
@@ -99,7 +99,7 @@ class LocalWorkers:
         self._hosts[worker] = ShardHost()
 
     def name_of(self, worker: int) -> str:
-        """Where a worker runs, for messages."""
+        """Return the place of a worker, for messages."""
         return "in this process"
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Ranks of MPI as workers: rank 0 asks, all ranks answer, by messages that are polled with a deadline."""
+"""Ranks of MPI as workers: rank 0 sends requests, all ranks answer, and messages are polled with a deadline."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["MPIWorkers", "run_worker"]
 
-# Messages of ours; the answer to a request has the same. The last one is seen also behind one that never becomes whole.
+# Tags of requests and answers, and of the last message, which is seen even after a message that stays incomplete.
 _TAG, _TAG_OF_END = 512, 513
 
-# A rank that has nothing to do looks for a request all the time for so many seconds, which costs a step of a model no
-# wait, and then again after such pauses, which leave the processor to others.
+# An idle rank polls without pause for this many seconds, so that a step of a model does not wait. Then it polls with
+# pauses, which leave the processor to others.
 _SECONDS_AWAKE, _PAUSE = 0.05, 200e-6
 
 # Communicators that have an MPIWorkers.
@@ -38,35 +38,35 @@ _in_use: set[int] = set()
 
 
 class MPIWorkers:
-    """The ranks of a communicator as workers of `ShardedKVCache`. Made by rank 0, while all others are in `run_worker`.
+    """The ranks of a communicator as workers of `ShardedKVCache`. Rank 0 makes them; all others call `run_worker`.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, optional
-        Default: ``MPI.COMM_WORLD``, as in `run_worker`. Its tags 512 and 513 must not be used by other messages.
+        Default: ``MPI.COMM_WORLD``, as in `run_worker`. Other messages must not use its tags 512 and 513.
 
     Notes
     -----
-    Rank 0 is a worker, too: it computes between sending requests and taking in answers. `close` lets the others return
-    from `run_worker`; as a context manager it is closed at the end.
+    Rank 0 is a worker, too: it computes after it sends requests and before it receives answers. `close` lets the other
+    ranks return from `run_worker`; a ``with`` statement calls `close` at its end.
 
-    What Open MPI 4 survives: by default `mpiexec` ends all ranks as soon as one dies, and nothing can be restored. With
-    ``mpiexec --enable-recovery`` the others live on. A rank that is gone, or stopped, does not answer within the time
-    limit of the cache, which is then a `WorkerError`; messages to other ranks go on. After `ShardedKVCache.restore` its
-    shards live in rank 0. MPI cannot end in order without the rank: after `close` the processes of the others end
-    without ``MPI_Finalize``.
+    Recovery with Open MPI 4: by default `mpiexec` ends all ranks as soon as one dies, and you cannot restore the cache.
+    With ``mpiexec --enable-recovery`` the other ranks continue. A rank that has died or stopped does not answer within
+    the time limit of the cache, which raises `WorkerError`; messages to other ranks continue. `ShardedKVCache.restore`
+    moves the shards of the lost rank to rank 0. MPI cannot shut down without that rank: after `close` the processes of
+    the others end without ``MPI_Finalize``.
     """
 
     def __init__(self, comm: Intracomm | None = None) -> None:
         with in_the_name_of("MPIWorkers"):
             self._comm = _communicator("MPIWorkers", comm)
         if self._comm.rank != 0:
-            raise ValueError(f"MPIWorkers: rank 0 asks, the others call run_worker; got rank {self._comm.rank}")
+            raise ValueError(f"MPIWorkers: only rank 0 may make it, others call run_worker; got rank {self._comm.rank}")
         if self._comm.handle in _in_use:
-            raise ValueError("MPIWorkers: comm has one already, which takes its messages; close that first")
+            raise ValueError("MPIWorkers: comm has one already, which receives its messages; close that first")
         _in_use.add(self._comm.handle)
         self._host = ShardHost()
-        self._ranks = list(range(self._comm.size))  # of each worker
+        self._ranks = list(range(self._comm.size))  # the rank of each worker
         self._places: dict[int, str] = {}
         self._serial = 0
         self._writers = [Writer() for _ in self._ranks]  # of messages to each rank, and from it
@@ -78,11 +78,11 @@ class MPIWorkers:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         return len(self._ranks)
 
     def ask(self, requests: Mapping[int, Request], time_limit: float) -> dict[int, Any]:
-        """Send the requests, do those of rank 0, and poll for the answers until the time limit."""
+        """Send the requests to other ranks, carry out those to rank 0, and poll for answers until the time limit."""
         deadline = time.monotonic() + time_limit
         self._serial += 1
         remote = {w: request for w, request in requests.items() if self._ranks[w] != 0}
@@ -93,10 +93,10 @@ class MPIWorkers:
             rank = self._ranks[worker]
             message = self._writers[rank].message(self._serial, worker, request)
             self._outbox.send(message, rank)
-        # A large message goes on only within calls of MPI: all must be under way before this rank begins to compute.
+        # A large message continues only within calls of MPI: all must be on their way before this rank computes.
         _polled(lambda: self._outbox.is_empty(self._unreachable), deadline)
         answers = {w: answered(self._host, request) for w, request in requests.items() if w not in remote}
-        # What rank 0 took to compute is no delay of others.
+        # The time that rank 0 computes does not count as a delay of others.
         deadline = max(deadline, time.monotonic() + min(time_limit, 0.1))
 
         def all_answered() -> bool:
@@ -107,7 +107,7 @@ class MPIWorkers:
                 header, (place, answer) = self._readers[rank].read(message)
                 self._places[header.worker] = place
                 self._unreachable.discard(rank)
-                if header.serial == self._serial:  # others are answers that came too late
+                if header.serial == self._serial:  # another serial belongs to a late answer
                     answers[header.worker] = answer
             return True
 
@@ -119,16 +119,16 @@ class MPIWorkers:
         return answers
 
     def replace(self, worker: int) -> None:
-        """Let rank 0 be this worker, too."""
+        """Move a worker to rank 0."""
         self._ranks[worker] = 0
 
     def name_of(self, worker: int) -> str:
-        """The rank of a worker, and where it runs, if it has ever answered."""
+        """Return the rank of a worker, and its process and host if it has ever answered."""
         rank = self._ranks[worker]
         return f"rank {rank}" + (f", {self._places[worker]}" if rank and worker in self._places else "")
 
     def close(self) -> None:
-        """Let the other ranks return from `run_worker`, a late one as soon as it continues."""
+        """Let the other ranks return from `run_worker`; a late rank returns as soon as it continues."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -147,7 +147,7 @@ class MPIWorkers:
 
 
 def run_worker(comm: Intracomm | None = None) -> None:
-    """Work for rank 0 until it closes its `MPIWorkers`. Every other rank calls this function.
+    """Answer the requests of rank 0 until it closes its `MPIWorkers`. Every other rank calls this function.
 
     Parameters
     ----------
@@ -177,15 +177,15 @@ def _communicator(function: str, comm: Intracomm | None) -> Intracomm:
     try:
         from mpi4py import MPI
     except ImportError as error:
-        raise ImportError(f"{function}: MPI takes the package mpi4py: pip install mha_native[mpi]") from error
+        raise ImportError(f"{function}: MPI needs the package mpi4py: pip install mha_native[mpi]") from error
     return MPI.COMM_WORLD if comm is None else comm
 
 
 @cache
 def _lines() -> Datatype:
-    """What messages consist of. Their bytes may be more than MPI can count, 2^31 - 1; so many lines are 128 GiB.
+    """Return the datatype of 64 bytes, the unit of messages. MPI counts to 2^31 - 1, which is 128 GiB of these units.
 
-    One serves the whole process: each that is committed takes memory until it is freed.
+    The whole process shares one, since a committed datatype takes memory until it is freed.
     """
     from mpi4py import MPI
 
@@ -193,7 +193,7 @@ def _lines() -> Datatype:
 
 
 class _Inbox:
-    """Messages of ours, from one rank or, by default, any."""
+    """Incoming messages, from one rank or, by default, from any."""
 
     def __init__(self, comm: Intracomm, source: int | None = None) -> None:
         from mpi4py import MPI
@@ -203,14 +203,14 @@ class _Inbox:
         self._coming: list[tuple[int, NDArray[np.uint8], MPIRequest]] = []
 
     def next(self) -> tuple[int, NDArray[np.uint8]] | None:
-        """The rank that sent a message, and its bytes; None if none is here as a whole."""
+        """Return the rank that sent a message, and its bytes; None if no message has arrived completely."""
         message = self._comm.Improbe(self._source, _TAG, self._status)
         if message is not None:
             lines = self._status.Get_count(self._line)
             received = np.empty(lines * ALIGNMENT, np.uint8)
             receiving = message.Irecv((received, lines, self._line))
             self._coming.append((self._status.Get_source(), received, receiving))
-        late = set()  # ranks whose message has begun to come: theirs are read in order
+        late = set()  # ranks with an incomplete message: messages of a rank are read in order
         for i, (rank, received, receiving) in enumerate(self._coming):
             if rank not in late and receiving.Test():
                 del self._coming[i]
@@ -219,7 +219,7 @@ class _Inbox:
         return None
 
     def wait(self, outbox: _Outbox, ending: MPIRequest) -> NDArray[np.uint8] | None:
-        """The bytes of the next message, also if nobody takes what is in `outbox`; None if `ending` has come."""
+        """Return the bytes of the next message, even if `outbox` cannot be sent; None if `ending` has arrived."""
         awake_until = time.monotonic() + _SECONDS_AWAKE
         while (arrived := self.next()) is None:
             if time.monotonic() > awake_until:
@@ -232,34 +232,34 @@ class _Inbox:
 
 
 class _Outbox:
-    """Messages of ours that are on their way. Their memory stays until MPI has sent them, whatever ends the call."""
+    """Outgoing messages. Their memory stays until MPI has sent them, however the call ends."""
 
     def __init__(self, comm: Intracomm) -> None:
         self._comm, self._line = comm, _lines()
         self._going: list[tuple[int, MPIRequest]] = []
 
     def send(self, message: NDArray[np.uint8], rank: int, tag: int = _TAG) -> None:
-        """Begin to send whole lines; a large message goes on within `is_empty`."""
+        """Begin to send a message; a large message continues within `is_empty`."""
         lines = (message, message.size // ALIGNMENT, self._line)
         self._going.append((rank, self._comm.Isend(lines, rank, tag)))
 
     def is_empty(self, without: Collection[int] = ()) -> bool:
-        """Whether all is sent, but for what ranks `without` have not taken."""
+        """Return whether all messages are sent, apart from messages to the ranks `without`."""
         self._going = [(rank, sending) for rank, sending in self._going if not sending.Test()]
         return all(rank in without for rank, _ in self._going)
 
 
 def _polled(is_done: Callable[[], bool], deadline: float) -> bool:
-    """Ask again and again, which is what lets messages go on, until it is done or `time.monotonic` says `deadline`."""
+    """Poll `is_done`, which lets messages continue, and return whether it became True before `deadline`."""
     while not is_done():
         if time.monotonic() > deadline:
             return is_done()
-        os.sched_yield()  # to a rank that shares the processor, whose answer it may be
+        os.sched_yield()  # to a rank that shares the processor, and may have to answer
     return True
 
 
 def _end_without_finalize() -> None:
-    """The end of a process that MPI would let wait for a rank that is gone: 1 after an exception, as without this."""
+    """End the process, which MPI would let wait for a lost rank. As usual, the exit status is 1 after an exception."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(int(hasattr(sys, "last_type")))

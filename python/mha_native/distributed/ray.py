@@ -1,4 +1,4 @@
-"""Embeddings of a corpus by Ray Data: a pool of actors, each with a model of its own."""
+"""Embeddings of a corpus by Ray Data: a pool of actors, each with its own copy of the model."""
 
 from __future__ import annotations
 
@@ -39,42 +39,42 @@ def embed(
     num_cpus: int = 1,
     batch_size: int = 1024,
 ) -> Dataset:
-    """The rows of a dataset, each with the embedding of its text: the bits of `SentenceEncoder.encode` in one process.
+    """Return a dataset with the embeddings of its texts. They have the bits of `SentenceEncoder.encode` in one process.
 
     Parameters
     ----------
     dataset : ray.data.Dataset
-        With a column of str, whatever it is read from.
+        A dataset with a column of str, from any source.
     model : path, or name of a model
-        As `SentenceEncoder.from_pretrained` takes it. It is read here once, so that a mistake is an error of this call,
-        and once by each actor, which needs it in the same place.
+        As for `SentenceEncoder.from_pretrained`. This call reads the model once, so that it can raise errors, and each
+        actor reads it from the same place.
     column : str, default "text"
         The column of texts.
     output_column : str, default "embedding"
-        The column that is added: a tensor of float32 [E] in each row.
+        The new column: a tensor float32 [E] in each row.
     prompt_name, prompt, truncate_dim, normalize
         As for `SentenceEncoder.encode`.
     dtype, weight_dtype
         As for `SentenceEncoder.from_pretrained`.
     concurrency : int, optional
-        Most actors, each with a model in memory; default: as many as there are processors for. At first there are no
-        more than leave one processor of the cluster to what reads and writes the dataset.
+        The largest number of actors, each with a model in memory. Default: limited by the processors. The first actors
+        leave one processor of the cluster free for the tasks that read and write the dataset.
     num_cpus : int, default 1
-        Processors that Ray sets aside for each actor, and threads that it computes with, as has its tokenizer.
+        Processors that Ray reserves for each actor, and threads of its computation and of its tokenizer.
     batch_size : int, default 1024
-        Most rows that an actor holds at once. It cuts them into batches of tokens, so that long texts take no more
-        memory in the layers than short ones.
+        The largest number of rows that an actor holds at once. It divides them into batches by their tokens, so that
+        long texts need no more memory in the layers than short texts.
 
     Returns
     -------
     dataset : ray.data.Dataset
-        Computed as it is read, as all of Ray Data. An actor that dies is started again, and computes the batch again.
+        Evaluated lazily, as usual in Ray Data. An actor that dies is restarted, and its batch is retried.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is none of these; if the dataset is known to have no such column, or has `output_column` already.
-        If a text is no str, where the dataset is read: a ``RayTaskError``, which has this message in its own.
+        If an argument breaks a rule; if the dataset is known to lack `column`, or has `output_column` already. If a
+        text is not a str, a ``RayTaskError`` where the dataset is read; its message contains this one.
     FileNotFoundError, OSError
         If the model cannot be read.
     ImportError
@@ -82,11 +82,12 @@ def embed(
 
     Notes
     -----
-    All actors compute with the instruction set of this process, `mha_native.active_isa`, since another may round
-    otherwise. A machine without it is an error, which says so; ``MHA_NATIVE_ISA`` here chooses one that all have.
+    All actors compute with the instruction set of this process, `mha_native.active_isa`, since results of another one
+    may differ in their last bits. An actor on a machine without this instruction set raises an error. To choose one
+    that all machines have, set ``MHA_NATIVE_ISA`` in this process.
 
-    What reads and writes the dataset needs a processor besides those of an actor: a cluster that has no more than
-    `num_cpus` waits for ever, as Ray says in its log.
+    The tasks that read and write the dataset need a processor in addition to the processors of an actor. A cluster with
+    only `num_cpus` processors waits forever, as the log of Ray says.
 
     Examples
     --------
@@ -121,9 +122,10 @@ def embed(
 
 
 def actor_pool(function: str, concurrency: int | None, num_cpus: int, reserved: int) -> Any:
-    """The strategy of Ray Data for at most so many actors, which at first leave processors of the cluster to others.
+    """Return the strategy of Ray Data for at most `concurrency` actors, at first with `reserved` processors left free.
 
-    Actors on all processors and what reads the dataset would wait for each other. Ray adds actors where it may.
+    If the first actors took all processors, they and the tasks that read the dataset would wait for each other. Ray
+    adds actors later, as processors become free.
     """
     strategy = ray_data(function).ActorPoolStrategy
     import ray
@@ -140,7 +142,7 @@ def model_arguments(
     options: Mapping[str, Any],
     num_threads: int,
 ) -> dict[str, Any]:
-    """The arguments of a `ModelActor`, with which a model has been read here; the errors of that name `function`."""
+    """Return the arguments of a `ModelActor`, after reading the model with them here. Errors name `function`."""
     with in_the_name_of(function):
         SentenceEncoder.from_pretrained(model, **loading).encode_batches([], **options)
     place = str(Path(model).resolve()) if Path(model).exists() else str(model)  # actors run in folders of their own
@@ -149,7 +151,7 @@ def model_arguments(
 
 
 class ModelActor:
-    """What an actor of a pool has: a model, and the threads that Ray gives it processors for."""
+    """An actor of a pool: a model, and as many threads as Ray reserves processors."""
 
     def __init__(
         self,
@@ -162,26 +164,26 @@ class ModelActor:
     ) -> None:
         if version != _core.__version__:
             raise RuntimeError(f"embed: an actor has mha_native {_core.__version__}, and its caller has {version}")
-        os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # of the tokenizer, which reads it at its first text
+        os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # the tokenizer reads it at its first text
         set_num_threads(num_threads)
         use_isa(isa)
         self._model = SentenceEncoder.from_pretrained(model, **loading)
         self._options = options
 
     def encode(self, texts: list[str]) -> NDArray[np.float32]:
-        """The embeddings [N, E] of `texts`."""
+        """Return the embeddings [N, E] of `texts`."""
         return self._model.encode(texts, **self._options)
 
 
 class _Embedding(ModelActor):
-    """Adds the embeddings to a batch of rows."""
+    """An actor that adds the embeddings to a batch of rows."""
 
     def __init__(self, column: str, output_column: str, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._column, self._output_column = column, output_column
 
     def __call__(self, batch: Any) -> Any:
-        """`batch`, a pyarrow.Table, with one more column."""
+        """Return `batch`, a pyarrow.Table, with the column of embeddings."""
         from ray.data.extensions import ArrowTensorArray
 
         _check_columns(batch.column_names, self._column, self._output_column)
@@ -192,7 +194,7 @@ class _Embedding(ModelActor):
 
 
 def ray_data(function: str) -> Any:
-    """The module ray.data; ImportError without it."""
+    """Return the module ray.data; ImportError without it."""
     try:
         import ray.data
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Actors of Ray as workers: each is a process of its own, on whatever machine Ray has room."""
+"""Actors of Ray as workers: each is a separate process, on any machine of the cluster."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["RayWorkers"]
 
 
 class RayWorkers:
-    """Actors of Ray as workers of `ShardedKVCache`. ``ray.init`` comes first.
+    """Actors of Ray as workers of `ShardedKVCache`. Call ``ray.init`` first.
 
     Parameters
     ----------
     count : int
-        How many.
+        Number of workers.
     num_cpus : int, default 1
-        Processors that Ray keeps for each actor, which computes on as many threads.
+        Processors that Ray reserves for each actor, and threads of its computation.
     **options
         Further options of ``ray.remote``: ``memory``, ``scheduling_strategy``, ``runtime_env`` and the like.
 
     Notes
     -----
-    An actor that dies, or does not answer within the time limit of the cache, is a `WorkerError`. After it
-    `ShardedKVCache.restore` kills the actor and starts another one in its place. `close` ends all actors; as a context
-    manager it is closed at the end.
+    An actor that dies, or does not answer within the time limit of the cache, raises `WorkerError`. After the error
+    `ShardedKVCache.restore` kills the actor and starts another one in its place. `close` ends all actors; a ``with``
+    statement calls `close` at its end.
     """
 
     def __init__(self, count: int, *, num_cpus: int = 1, **options: Any) -> None:
@@ -41,14 +41,14 @@ class RayWorkers:
         try:
             import ray
         except ImportError as error:
-            raise ImportError(f"{name}: actors take the package ray: pip install mha_native[ray]") from error
+            raise ImportError(f"{name}: actors need the package ray: pip install mha_native[ray]") from error
         self._ray = ray
         self._actor = ray.remote(num_cpus=num_cpus, **options)(_Actor)
         self._actors = [self._actor.remote(self._threads) for _ in range(count)]
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         return len(self._actors)
 
     def ask(self, requests: Mapping[int, Request], time_limit: float) -> dict[int, Any]:
@@ -68,12 +68,12 @@ class RayWorkers:
         return answers
 
     def replace(self, worker: int) -> None:
-        """Let a new actor be this worker."""
+        """Replace the actor of a worker by a new one."""
         self._ray.kill(self._actors[worker])
         self._actors[worker] = self._actor.remote(self._threads)
 
     def name_of(self, worker: int) -> str:
-        """The actor's name in Ray."""
+        """Return the name of a worker's actor in Ray."""
         return f"actor {self._actors[worker]._actor_id.hex()}"
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class RayWorkers:
 
 
 class _Actor:
-    """What runs in a process of Ray."""
+    """The worker in a process of Ray."""
 
     def __init__(self, threads: int) -> None:
         set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""Keys and values of a context that are spread over processes, and attention over all of them."""
+"""A cache of keys and values over several processes, and attention over all of it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardedKVCache", "WorkerError"]
 
-# Blocks that one message of `append` has for a worker: 64 MiB of float32 with 8 heads of 128 features.
+# Blocks in one message of `append` to a worker: 64 MiB of float32 with 8 heads of 128 features.
 _BLOCKS_OF_MESSAGE = 16
 
-# Bytes of the results of single blocks that a worker, or the one that merges, has at a time. Longer calls are made in
-# parts of so many queries.
+# Bytes of results that a worker, or the process that merges, holds at a time. Calls that need more are divided into
+# parts with fewer queries.
 _MOST_RESULT_BYTES = 32 << 20
 
 # Keys [.., T, D] and values [.., T, Dv].
@@ -41,22 +41,21 @@ _Read: TypeAlias = Callable[[int, int], _Tokens]
 
 
 class ShardedKVCache:
-    """A `KVCache` over several processes, which each hold a part of the positions and attend to it.
+    """A `KVCache` over several processes: each holds a part of the positions, and attends to it.
 
     Parameters
     ----------
     workers : MPIWorkers, RayWorkers or LocalWorkers
-        The processes, each of which answers requests. Several caches, such as those of the layers of a model, may
-        share them.
+        The processes that hold the cache. Several caches, such as the caches of the layers of a model, can share them.
     batch_size, num_kv_heads, capacity, head_dim, value_head_dim, dtype
-        As for `KVCache`; `capacity` is that of all workers together. Memory is taken as it is first written to.
+        As for `KVCache`; `capacity` counts the tokens of all workers together. Memory is allocated as tokens come.
     time_limit : float, default 60
-        Seconds in which a worker must answer.
+        Seconds within which a worker must answer.
 
     Raises
     ------
     WorkerError
-        If a worker does not join: it has another version of the library, another dtype or other sizes, or no answer.
+        If a worker does not answer, or has another version of the library, another dtype or other sizes.
 
     See Also
     --------
@@ -65,22 +64,22 @@ class ShardedKVCache:
 
     Notes
     -----
-    Positions are dealt out in blocks of 512, block i to worker ``i % workers``. So workers hold equally much at any
-    length, and under a causal mask or a window equally much of what a query sees.
+    Positions are divided into blocks of 512; block i belongs to worker ``i % workers``. So workers have equal
+    shares of the work at any length, also under a causal mask or a window.
 
-    A worker attends to each of its blocks by itself and merges the results; whoever asks merges those of workers, as
-    `merge_attention` does. What moves is the query, and one result with its log-sum-exp from each worker. With
-    ``exact=True`` the results of all blocks come back, and are merged in the order of positions: the bits do not depend
-    on the number of workers, but the way back has as many results as there are blocks, not workers
-    (`mha_native.distributed.bytes_moved`). For a long prompt keys may pass by the queries instead, where that moves
+    A worker attends to each of its blocks separately and merges the results. The caller merges the results of the
+    workers, as `merge_attention` does. The query goes to each worker, and one result with its log-sum-exp comes back.
+    With ``exact=True`` the results of all blocks come back, and are merged in the order of positions. Their bits do not
+    depend on the number of workers, but more bytes are sent: one result for each block, not for each worker (see
+    `mha_native.distributed.bytes_moved`). For a long prompt the keys are sent instead of the queries, where this needs
     fewer bytes.
 
-    After a `WorkerError` the cache has the tokens that it had before the call that failed, and takes no calls until
-    `restore`. One thread at a time may use a cache, and all caches of the same workers.
+    After a `WorkerError` the cache has the tokens from before the call that failed, and refuses calls until `restore`.
+    Only one thread at a time can use a cache, or any of the caches of the same workers.
 
     Examples
     --------
-    Workers in this very process show the arithmetic:
+    With workers in this process:
 
     >>> import numpy as np
     >>> import mha_native as mha
@@ -110,7 +109,7 @@ class ShardedKVCache:
     ) -> None:
         name = "ShardedKVCache"
         checked_integer(name, "capacity", capacity, 1)
-        with in_the_name_of(name):  # a cache of no more than one token checks what calls bring, at no cost
+        with in_the_name_of(name):  # a cache of one token, which checks the arguments of calls at no cost
             self._like = KVCache(batch_size, num_kv_heads, 1, head_dim, value_head_dim, dtype)
         sizes = self._like._sizes() | {"capacity": int(capacity)}
         self._sizes = Sizes(**sizes, dtype=_core.dtype_name(self._like.dtype), workers=workers.count)
@@ -120,22 +119,22 @@ class ShardedKVCache:
         self._members.join(name, self._members.everyone)
 
     def append(self, key: Tensor, value: Tensor, new_lengths: Tensor | None = None) -> None:
-        """Add tokens behind those that each sequence has, each to the worker whose turn it is.
+        """Append tokens to each sequence, on the workers that hold their positions.
 
         Parameters
         ----------
         key : [B, Hk, T, D]
-            Of the dtype of the cache (float32, if that is int8), with any strides.
+            In the dtype of the cache (float32 for int8), with any strides.
         value : [B, Hk, T, Dv]
         new_lengths : integer array [B], optional
-            Sequence b takes its first ``new_lengths[b]`` tokens. Default: all T.
+            Append the first ``new_lengths[b]`` tokens to sequence b. Default: all T.
 
         Raises
         ------
         ValueError
-            If a sequence would outgrow the capacity, among others; the cache is as before.
+            If an argument breaks a rule, or a sequence would outgrow the capacity; the cache is unchanged.
         WorkerError
-            The cache has the tokens from before, too, but needs `restore`.
+            The tokens are also unchanged, but the cache needs `restore`.
         """
         name = "ShardedKVCache.append"
         keys, values = self._checked(name, key, value)
@@ -144,7 +143,7 @@ class ShardedKVCache:
         if (lengths > self._sizes.capacity).any():
             rule = f"{name}: no sequence may outgrow the capacity, {self._sizes.capacity} tokens"
             raise ValueError(f"{rule}; got {shown(self._lengths.tolist())} and {shown(counts.tolist())} more")
-        # Calls that only begin to write leave some workers ahead of others, until these are told the lengths again.
+        # A call that fails while it writes leaves some workers with more tokens, until all are told the lengths again.
         self._even_out(name)
         self._may_be_ahead = True
 
@@ -166,17 +165,17 @@ class ShardedKVCache:
         num_threads: int | None = None,
         **options: Unpack[KeywordOptions],
     ) -> Any:
-        """Attention over all tokens of the cache: `scaled_dot_product_attention` over a `KVCache` with the same tokens.
+        """Return the attention to all tokens, as `scaled_dot_product_attention` over a `KVCache` with the same tokens.
 
         Parameters
         ----------
         query : [B, H, Tq, D]
-            Of the dtype of the cache (float32, if that is int8).
+            In the dtype of the cache (float32 for int8).
         attn_mask, **options
-            As for `scaled_dot_product_attention` over a `KVCache`. By default the queries are the last tokens.
+            As for `scaled_dot_product_attention` over a `KVCache`. Default: the queries are the last tokens.
         exact : bool, default False
             Merge the results of all blocks in order, so that the bits do not depend on the number of workers. All
-            workers must compute on one instruction set.
+            workers must use the same instruction set.
         return_lse : bool, default False
             Return the log-sum-exp, too.
         num_threads : int, optional
@@ -186,7 +185,7 @@ class ShardedKVCache:
         -------
         out : [B, H, Tq, Dv]
         lse : [B, H, Tq]
-            Only with `return_lse`: float64 for float64, else float32.
+            With `return_lse`: float64 for a cache in float64, otherwise float32.
         """
         name = "ShardedKVCache.attend"
         rows = to_numpy(name, "query", query)
@@ -237,7 +236,7 @@ class ShardedKVCache:
         return (out, lse) if return_lse else out
 
     def rollback(self, count: int | Tensor) -> None:
-        """Forget the newest tokens: `count` of every sequence, or ``count[b]`` of each one."""
+        """Forget the newest tokens: `count` of every sequence, or ``count[b]`` of sequence b."""
         name = "ShardedKVCache.rollback"
         counts = np.asarray(to_numpy(name, "count", count))
         if counts.dtype.kind not in "iu" or counts.shape not in ((), self._lengths.shape):
@@ -255,23 +254,22 @@ class ShardedKVCache:
     def restore(self, read: _Read | None = None) -> None:
         """Make the cache usable again after a `WorkerError`, with the tokens from before the call that failed.
 
-        Every worker is asked whether it still has its tokens, also one that did not answer in time. One that does not
-        is replaced, and what it held is read again. Other caches of the same workers are restored likewise, each by its
-        own call.
+        Each worker is asked whether it still has its tokens, even if it did not answer in time. Workers without their
+        tokens are replaced, and these tokens are read again. Other caches of the same workers need their own calls.
 
         Parameters
         ----------
         read : callable, optional
-            ``read(first, last)`` gives keys [B, Hk, last - first, D] and values [B, Hk, last - first, Dv] of these
-            positions, as `append` took them; of shorter sequences anything. It is called once for each block of up to
-            512 positions that is lost.
+            ``read(first, last)`` returns keys [B, Hk, last - first, D] and values [B, Hk, last - first, Dv] of these
+            positions, as given to `append`. Positions beyond the end of a shorter sequence can have any values. It is
+            called once for each lost block of up to 512 positions.
 
         Raises
         ------
         ValueError
-            If tokens are lost and there is no `read`; nothing is changed.
+            If tokens are lost and `read` is not given; nothing is changed.
         WorkerError
-            If a worker that is to take the place of another one fails, too.
+            If the replacement of a worker fails, too.
         """
         name = "ShardedKVCache.restore"
         lost = self._members.without(("truncate", self._lengths))
@@ -284,17 +282,17 @@ class ShardedKVCache:
         self._may_be_ahead = False
 
     def close(self) -> None:
-        """Free the memory of all workers. Those that do not answer are left alone."""
+        """Free the memory of all workers that answer."""
         self._members.leave()
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """How many tokens each sequence has, [B]: a copy."""
+        """Number of tokens of each sequence, [B]: a copy."""
         return self._lengths.copy()
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """The workers that failed, because of which the cache needs `restore`."""
+        """The workers that failed. If there are any, the cache needs `restore`."""
         return tuple(self._members.lost)
 
     @property
@@ -304,7 +302,7 @@ class ShardedKVCache:
 
     @property
     def capacity(self) -> int:
-        """The most tokens of a sequence, of all workers together."""
+        """The largest number of tokens of a sequence, on all workers together."""
         return self._sizes.capacity
 
     def __repr__(self) -> str:
@@ -312,13 +310,13 @@ class ShardedKVCache:
         return f"ShardedKVCache({sizes}, lengths={shown(self._lengths.tolist())})"
 
     def _even_out(self, name: str) -> None:
-        """Let all workers forget what an append that did not end, or a rollback, has left."""
+        """Let all workers forget the tokens beyond the lengths, after a rollback or an append that did not end."""
         if self._may_be_ahead:
             self._members.ask(name, dict.fromkeys(self._members.everyone, ("truncate", self._lengths)))
             self._may_be_ahead = False
 
     def _checked(self, name: str, key: Tensor, value: Tensor) -> _Tokens:
-        """Tokens as arrays that a cache of these sizes would take."""
+        """Return `key` and `value` as arrays, after the checks of `KVCache.append`."""
         keys, values = to_numpy(name, "key", key), to_numpy(name, "value", value)
         require_four_axes(name, "key", keys)
         with in_the_name_of(name):
@@ -326,7 +324,7 @@ class ShardedKVCache:
         return keys, values
 
     def _pieces_of(self, worker: int, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[Piece]:
-        """What a worker holds of positions ``[starts[b], ends[b])``, block by block."""
+        """Return the pieces of positions ``[starts[b], ends[b])`` that a worker holds, in the order of blocks."""
         pieces = [
             piece
             for b, (first, last) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True))
@@ -343,7 +341,7 @@ class ShardedKVCache:
         ends: NDArray[np.int64],
         tokens_of: Callable[[Piece], _Tokens],
     ) -> None:
-        """Send positions ``[starts[b], ends[b])`` to those of `workers` that hold them."""
+        """Send positions ``[starts[b], ends[b])`` to the workers that hold them, among `workers`."""
         pieces = {w: self._pieces_of(w, starts, ends) for w in workers}
         while any(pieces.values()):
             messages = {
@@ -355,7 +353,7 @@ class ShardedKVCache:
             pieces = {w: of_worker[_BLOCKS_OF_MESSAGE:] for w, of_worker in pieces.items()}
 
     def _tokens_read(self, name: str, read: _Read) -> Callable[[Piece], _Tokens]:
-        """`read` as `_write` takes it: asked once for each block, and its arrays checked."""
+        """Return `read` in the form for `_write`: called once for each block, with checks of its arrays."""
         longest = int(self._lengths.max())
         last_read: tuple[int, Any, Any] = (-1, None, None)
 
@@ -376,7 +374,7 @@ class ShardedKVCache:
         return tokens_of
 
     def _lets_keys_pass(self, query: NDArray[Any]) -> bool:
-        """Whether a call moves fewer bytes if queries are dealt out and all keys pass by each worker."""
+        """Return whether a call sends fewer bytes if workers keep queries and receive all keys."""
         if self._sizes.dtype == "int8" or query.shape[2] < STRIPE_ROWS * self._sizes.workers:
             return False
         _, heads, queries, _ = query.shape
@@ -385,7 +383,7 @@ class ShardedKVCache:
         return moved["passing"] < moved["queries"]
 
     def _most_queries(self, query: NDArray[Any], exact: bool) -> int:
-        """How many queries a request has at most: a multiple of what a row of a block mask stands for."""
+        """Return the largest number of queries of a request, a multiple of 64, the rows of a block mask."""
         blocks = -(-max(self._lengths.tolist()) // BLOCK_KEYS)
         at_once = blocks if exact else -(-blocks // self._sizes.workers)
         batch, heads = query.shape[:2]
