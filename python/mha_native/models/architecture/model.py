@@ -62,7 +62,7 @@ class Stack:
     ) -> Any:
         """Return the rows [N, E] of the last layer for texts, ragged or over caches: `Tokens` and layers in one call.
 
-        `arguments` are further ones of the stack of layers.
+        `arguments` are further arguments of the stack of layers.
         """
         x = self.front_end(tokens, cu_seqlens, num_threads, places=places, token_types=token_types)
         return self.run(x, num_threads, out=x, cu_seqlens=cu_seqlens, **arguments)
@@ -201,7 +201,7 @@ class Model:
     def cached(
         self, num_threads: int | None, sequences: Sequence[list[int]] | None = None, copies: int = 1
     ) -> CachedModel:
-        """Return the last stack as the engine of generation uses it.
+        """Return the last stack, for the engine of generation.
 
         A decoder of two stacks reads the memory of texts, given as tokens in `sequences`, each for `copies` slots.
         """
