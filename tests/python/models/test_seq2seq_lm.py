@@ -309,7 +309,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bart", {"bad_words_ids": [[5, 6]]}, r"bad_words_ids must be lists of one token each; got \[\[5, 6\]\]"),
     ("bart", {"bad_words_ids": [[VOCABULARY]]}, "bad_words_ids must be lists of one token each; got"),
     ("bart", {"bad_words_ids": [5]}, "bad_words_ids must be lists of one token each; got"),
-    ("bart", {"suppress_tokens": [5]}, "suppress_tokens must be absent, since such a rule is not computed; got"),
+    ("bart", {"suppress_tokens": [5]}, "suppress_tokens must be absent, since this rule is unsupported; got"),
     ("bart", {"quantization_config": {"bits": 4}}, "quantization_config must be absent"),
     (
         "mbart",
