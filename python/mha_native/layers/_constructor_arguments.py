@@ -59,6 +59,11 @@ def checked_size(function: str, name: str, size: int) -> int:
     return checked_integer(function, name, size, 1)
 
 
+def optional_size(function: str, name: str, size: int | None) -> int | None:
+    """Return an optional size, checked as by `checked_size`."""
+    return None if size is None else checked_size(function, name, size)
+
+
 def checked_biases(function: str, bias: Biases, names: Sequence[str]) -> bool | tuple[str, ...]:
     """Which of the linear maps `names` have a bias: True for all, False for none, else their names in that order."""
     if not isinstance(bias, set | frozenset | list | tuple):
