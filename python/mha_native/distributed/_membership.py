@@ -38,6 +38,7 @@ class Members:
         return answers
 
     def require_none_lost(self, name: str) -> None:
+        """Raise WorkerError if a worker is lost."""
         if self.lost:
             worker, reason = next(iter(self.lost.items()))
             message = f"{name}: the cache must be restored first: worker {worker} {reason}"
@@ -56,7 +57,7 @@ class Members:
     def without(self, request: Request) -> list[int]:
         """Ask all workers. Workers that do not answer with True become the lost workers, and are returned.
 
-        One that answers False lives, and may have tokens of other caches: its process stays when it is replaced.
+        A worker that answers False is alive, and may have tokens of other caches: `replaced` keeps its process.
         """
         answers = self._answers(dict.fromkeys(self.everyone, request))
         lost = [w for w in self.everyone if answers[w] is not True]

@@ -93,8 +93,8 @@ class Reader:
         return header, _content_of(self._forms[header.form], iter(parts))
 
 
-# A form is a tuple that begins with a kind: (ndarray, dtype, shape), which stands for an array; (tuple or list, forms);
-# (dict, keys, forms); and for anything else (kind, value), since True equals 1.
+# A form is a tuple that begins with a kind: (ndarray, dtype, shape) for an array, (tuple or list, forms), (dict, keys,
+# forms), and (kind, value) for any other value, since True equals 1.
 
 
 def _form_of(content: Any, arrays: list[NDArray[Any]]) -> tuple[Any, ...]:

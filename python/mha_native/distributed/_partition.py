@@ -112,9 +112,9 @@ def bytes_moved(
     ----------
     sizes : Sizes
     queries, keys : int
-        Tq and Tk of a sequence.
+        Tq and Tk, the rows of queries and the keys of each sequence.
     query_heads : int
-        H.
+        H, the number of heads of the query.
     itemsize : int
         Bytes of an element of the query.
     is_exact : bool, default False

@@ -226,4 +226,4 @@ class ShardHost:
             return getattr(held, operation)(*arguments)
         if operation == "truncate":
             return False
-        raise RuntimeError("the process has no tokens of this cache: it took the place of one that is lost")
+        raise RuntimeError("the process has no tokens of this cache: it replaced a lost one")

@@ -79,7 +79,7 @@ class LocalWorkers:
     Parameters
     ----------
     count : int
-        At least 1.
+        Number of workers, at least 1.
     """
 
     def __init__(self, count: int) -> None:

@@ -38,12 +38,12 @@ _in_use: set[int] = set()
 
 
 class MPIWorkers:
-    """The ranks of a communicator as workers of `ShardedKVCache`. Made by rank 0, while all others are in `run_worker`.
+    """The ranks of a communicator as workers of `ShardedKVCache`. Rank 0 makes them; all others call `run_worker`.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, optional
-        Default: ``MPI.COMM_WORLD``, as in `run_worker`. Its tags 512 and 513 must not be used by other messages.
+        Default: ``MPI.COMM_WORLD``, as in `run_worker`. Other messages must not use its tags 512 and 513.
 
     Notes
     -----
@@ -60,12 +60,12 @@ class MPIWorkers:
         with in_the_name_of("MPIWorkers"):
             self._comm = _communicator("MPIWorkers", comm)
         if self._comm.rank != 0:
-            raise ValueError(f"MPIWorkers: rank 0 asks, the others call run_worker; got rank {self._comm.rank}")
+            raise ValueError(f"MPIWorkers: only rank 0 may make it, others call run_worker; got rank {self._comm.rank}")
         if self._comm.handle in _in_use:
-            raise ValueError("MPIWorkers: comm has one already, which takes its messages; close that first")
+            raise ValueError("MPIWorkers: comm has one already, which receives its messages; close that first")
         _in_use.add(self._comm.handle)
         self._host = ShardHost()
-        self._ranks = list(range(self._comm.size))  # of each worker
+        self._ranks = list(range(self._comm.size))  # the rank of each worker
         self._places: dict[int, str] = {}
         self._serial = 0
         self._writers = [Writer() for _ in self._ranks]  # of messages to each rank, and from it
@@ -127,7 +127,7 @@ class MPIWorkers:
         return f"rank {rank}" + (f", {self._places[worker]}" if rank and worker in self._places else "")
 
     def close(self) -> None:
-        """Let the other ranks return from `run_worker`, a late one as soon as it continues."""
+        """Let the other ranks return from `run_worker`; a late rank returns as soon as it continues."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -146,7 +146,7 @@ class MPIWorkers:
 
 
 def run_worker(comm: Intracomm | None = None) -> None:
-    """Work for rank 0 until it closes its `MPIWorkers`. Every other rank calls this function.
+    """Answer the requests of rank 0 until it closes its `MPIWorkers`. Every other rank calls this function.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def _communicator(function: str, comm: Intracomm | None) -> Intracomm:
     try:
         from mpi4py import MPI
     except ImportError as error:
-        raise ImportError(f"{function}: MPI takes the package mpi4py: pip install mha_native[mpi]") from error
+        raise ImportError(f"{function}: MPI needs the package mpi4py: pip install mha_native[mpi]") from error
     return MPI.COMM_WORLD if comm is None else comm
 
 

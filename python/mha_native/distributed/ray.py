@@ -1,4 +1,4 @@
-"""Embeddings of a corpus by Ray Data: a pool of actors, each with a model of its own."""
+"""Embeddings of a corpus by Ray Data: a pool of actors, each with its own copy of the model."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class ModelActor:
     ) -> None:
         if version != _core.__version__:
             raise RuntimeError(f"embed: an actor has mha_native {_core.__version__}, and its caller has {version}")
-        os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # of the tokenizer, which reads it at its first text
+        os.environ["RAYON_NUM_THREADS"] = str(num_threads)  # the tokenizer reads it at its first text
         set_num_threads(num_threads)
         use_isa(isa)
         self._model = SentenceEncoder.from_pretrained(model, **loading)

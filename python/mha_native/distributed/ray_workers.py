@@ -29,9 +29,9 @@ class RayWorkers:
 
     Notes
     -----
-    An actor that dies, or does not answer within the time limit of the cache, is a `WorkerError`. After it
-    `ShardedKVCache.restore` kills the actor and starts another one in its place. `close` ends all actors; as a context
-    manager it is closed at the end.
+    An actor that dies, or does not answer within the time limit of the cache, raises `WorkerError`. After the error
+    `ShardedKVCache.restore` kills the actor and starts another one in its place. `close` ends all actors; a ``with``
+    statement calls `close` at its end.
     """
 
     def __init__(self, count: int, *, num_cpus: int = 1, **options: Any) -> None:
@@ -41,7 +41,7 @@ class RayWorkers:
         try:
             import ray
         except ImportError as error:
-            raise ImportError(f"{name}: actors take the package ray: pip install mha_native[ray]") from error
+            raise ImportError(f"{name}: actors need the package ray: pip install mha_native[ray]") from error
         self._ray = ray
         self._actor = ray.remote(num_cpus=num_cpus, **options)(_Actor)
         self._actors = [self._actor.remote(self._threads) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Keys and values of a context that are spread over processes, and attention over all of them."""
+"""A cache of keys and values over several processes, and attention over all of it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardedKVCache", "WorkerError"]
 
-# Blocks that one message of `append` has for a worker: 64 MiB of float32 with 8 heads of 128 features.
+# Blocks in one message of `append` to a worker: 64 MiB of float32 with 8 heads of 128 features.
 _BLOCKS_OF_MESSAGE = 16
 
-# Bytes of the results of single blocks that a worker, or the one that merges, has at a time. Longer calls are made in
-# parts of so many queries.
+# Bytes of results that a worker, or the process that merges, holds at a time. Calls that need more are divided into
+# parts with fewer queries.
 _MOST_RESULT_BYTES = 32 << 20
 
 # Keys [.., T, D] and values [.., T, Dv].
@@ -126,7 +126,7 @@ class ShardedKVCache:
             Has the dtype of the cache (float32 for int8), and any strides.
         value : [B, Hk, T, Dv]
         new_lengths : integer array [B], optional
-            Sequence b takes its first ``new_lengths[b]`` tokens. Default: all T.
+            Append the first ``new_lengths[b]`` tokens to sequence b. Default: all T.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class ShardedKVCache:
         if (lengths > self._sizes.capacity).any():
             rule = f"{name}: no sequence may outgrow the capacity, {self._sizes.capacity} tokens"
             raise ValueError(f"{rule}; got {shown(self._lengths.tolist())} and {shown(counts.tolist())} more")
-        # Calls that only begin to write leave some workers ahead of others, until these are told the lengths again.
+        # A call that fails while it writes leaves some workers with more tokens, until all are told the lengths again.
         self._even_out(name)
         self._may_be_ahead = True
 
@@ -171,7 +171,7 @@ class ShardedKVCache:
         query : [B, H, Tq, D]
             Has the dtype of the cache (float32 for int8).
         attn_mask, **options
-            As for `scaled_dot_product_attention` over a `KVCache`. By default the queries are the last tokens.
+            As for `scaled_dot_product_attention` over a `KVCache`. Default: the queries are the last tokens.
         exact : bool, default False
             Merge the results of all blocks in order, so that the bits do not depend on the number of workers. All
             workers must use one instruction set.
@@ -184,7 +184,7 @@ class ShardedKVCache:
         -------
         out : [B, H, Tq, Dv]
         lse : [B, H, Tq]
-            Only with `return_lse`: float64 for float64, else float32.
+            With `return_lse`: float64 for a cache in float64, otherwise float32.
         """
         name = "ShardedKVCache.attend"
         rows = to_numpy(name, "query", query)

@@ -63,6 +63,11 @@ def checked_size(function: str, name: str, size: int) -> int:
     return checked_integer(function, name, size, 1)
 
 
+def optional_size(function: str, name: str, size: int | None) -> int | None:
+    """Return an optional size, checked as by `checked_size`."""
+    return None if size is None else checked_size(function, name, size)
+
+
 def checked_biases(function: str, bias: Biases, names: Sequence[str]) -> bool | tuple[str, ...]:
     """Return the linear maps of `names` that have a bias: True for all, False for none, else names in their order."""
     if not isinstance(bias, set | frozenset | list | tuple):

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 from .. import _core
 from ..functions.deprecation import renamed, renamed_keyword
 from ..functions.messages import in_the_name_of
-from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
+from ..layers._constructor_arguments import WeightDType, checked_dtypes, optional_size
 from .architecture.family import GENERATION
 from .architecture.model import Model
 from .architecture.open import open_model
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CausalLM", "GenerationStatistics", "TextScore"]
 
-Prompt: TypeAlias = Any  # a text; or its tokens [T], which are taken as they are
+Prompt: TypeAlias = Any  # a text, or its tokens [T]
 
 
 class CausalLM(PretrainedGenerator):
@@ -100,7 +100,7 @@ class CausalLM(PretrainedGenerator):
             `MultiHeadAttention.quantize`; embeddings of tokens stay in float32. The time of a token is the time to read
             these matrices, so bfloat16 and int8 are faster. Default: `dtype`.
         max_length : int, optional
-            The most tokens of a text, its continuation included. Default: as many as the model was trained with.
+            The largest number of tokens of a text, continuation included. Default: the number in training.
 
         Raises
         ------
@@ -114,7 +114,7 @@ class CausalLM(PretrainedGenerator):
         with in_the_name_of(function):
             require_library()
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
-            longest = None if max_length is None else checked_size(function, "max_length", max_length)
+            longest = optional_size(function, "max_length", max_length)
             source = find_source(model)
             template = ChatTemplate(source.path, source.chat_template, source.tokenizer_config)
             tokenizer = LanguageTokenizer(source.tokenizer())
@@ -143,25 +143,25 @@ class CausalLM(PretrainedGenerator):
         prompts : str, or integers [T], or B of them in a list
             Texts get the special tokens that the tokenizer begins a text with; tokens are taken as they are.
         stream : bool, default False
-            Return the text in pieces, as it comes.
+            Return an iterator of pieces of the text while it is generated.
         max_new_tokens : int, default 256
-            A text ends with so many new tokens, at a token that ends it, or where the model has no more positions.
+            The largest number of new tokens. A text also ends at an end token, or with the last position of the model.
         {sampling}
         stop : str, or list of str, optional
-            Where one of them begins, the text ends before it.
+            Strings that end the text. The text ends before the first of them.
         num_threads : int, optional
             Threads of the computation; default: `mha_native.num_threads`.
         cache_dtype : optional
-            The dtype of the keys and values of the tokens so far, for a model in float32: float32, bfloat16, float16 or
-            int8, as for `KVCache`. Default: the dtype of the model.
+            The dtype of the cache of keys and values, for a model in float32: float32, bfloat16, float16 or int8, as
+            for `KVCache`. Default: the dtype of the model.
 
         Returns
         -------
         text : str
             Without the prompt, and without special tokens. For a list of prompts a list of B.
         pieces : iterator of str
-            With `stream`: the text in pieces of whole characters, none of them empty. For a list of prompts lists of B,
-            of which some may be empty.
+            With `stream`: pieces of whole characters, never empty. For a list of prompts, lists of B pieces, where some
+            pieces can be empty.
 
         Raises
         ------
@@ -222,7 +222,7 @@ class CausalLM(PretrainedGenerator):
             return self._template.render(conversation, wanted, variables)
 
     def generate_tokens(self, prompts: Prompt, **options: "Unpack[GenerationKeywords]") -> Any:
-        """Return the new tokens of which `generate` makes text.
+        """Return the new tokens that `generate` decodes to text.
 
         Parameters
         ----------

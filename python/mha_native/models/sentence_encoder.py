@@ -12,7 +12,7 @@ from .. import _core
 from ..functions.arrays import widened
 from ..functions.deprecation import renamed, renamed_keyword
 from ..functions.messages import in_the_name_of
-from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
+from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size, optional_size
 from .architecture.family import EMBEDDING
 from .architecture.model import Model
 from .architecture.open import open_model
@@ -34,7 +34,7 @@ class _Form(NamedTuple):
     """The form of the embeddings that a call returns."""
 
     features: int
-    normalize: bool | None  # None: as the files of the model say
+    normalize: bool | None  # None: the default of the model
     num_threads: int | None
 
 
@@ -94,9 +94,8 @@ class SentenceEncoder(PretrainedModel):
 
     @truncate_dim.setter
     def truncate_dim(self, truncate_dim: int | None) -> None:
-        if truncate_dim is not None:
-            truncate_dim = checked_size(type(self).__name__, "truncate_dim", truncate_dim)
-        self._settings = self._settings._replace(truncate_dim=truncate_dim)
+        checked = optional_size(type(self).__name__, "truncate_dim", truncate_dim)
+        self._settings = self._settings._replace(truncate_dim=checked)
 
     @property
     def max_length(self) -> int:
@@ -121,7 +120,7 @@ class SentenceEncoder(PretrainedModel):
 
     @property
     def default_prompt_name(self) -> str | None:
-        """The name of the prompt of calls that name none; None: these calls have no prompt."""
+        """The name of the default prompt of calls; None: by default texts have no prompt."""
         return self._settings.prompts.default_name
 
     @property
@@ -147,8 +146,8 @@ class SentenceEncoder(PretrainedModel):
             ``max_seq_length``, prompts, ``truncate_dim``. Without it an embedding is the mean of the vectors of its
             tokens, and is not normalized.
 
-            A str that is no directory, such as ``"BAAI/bge-small-en-v1.5"``, is looked up in the local cache of
-            Hugging Face. Missing files are downloaded by huggingface_hub, if it is installed and HF_HUB_OFFLINE is not
+            A str that is not a directory, such as ``"BAAI/bge-small-en-v1.5"``, is looked up in the local cache of
+            Hugging Face. Missing models are downloaded by huggingface_hub, if it is installed and HF_HUB_OFFLINE is not
             set.
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
             The dtype of the computation. Weights are converted to it; 16-bit weights become float32 without a loss. A
@@ -162,10 +161,8 @@ class SentenceEncoder(PretrainedModel):
         FileNotFoundError, ValueError
             If a file is missing or damaged, if it asks for an unsupported feature, or if weights are not finite. The
             message names the file, and tensors with both shapes.
-        OSError
-            If a file cannot be read, or a model cannot be downloaded.
-        ImportError
-            Without tokenizers.
+        OSError, ImportError
+            If a file cannot be read, or a model cannot be downloaded; without tokenizers.
         """
         function = f"{cls.__name__}.from_pretrained"
         with in_the_name_of(function):
@@ -212,13 +209,13 @@ class SentenceEncoder(PretrainedModel):
             The name of a prompt of the model, such as "query", to put before each text. Default:
             ``default_prompt_name`` of config_sentence_transformers.json, or no prompt.
         prompt : str, optional
-            The prompt itself; an empty one for no prompt.
+            The prompt itself; empty for no prompt.
         truncate_dim : int, optional
-            Keep the first features only; if there are no more, all of them. Default: as
-            config_sentence_transformers.json says.
+            Keep at most this many features, the first ones. Default: the number in
+            config_sentence_transformers.json, or all features.
         normalize : bool, optional
-            Scale the features that `truncate_dim` keeps to length 1. Default: as modules.json says, before features are
-            left out; False without that file.
+            Scale the features that `truncate_dim` keeps to length 1. Default: scale all features first if modules.json
+            lists Normalize; otherwise never scale.
         num_threads : int, optional
             Threads of the computation; default: `mha_native.num_threads`. The tokenizer has its own threads.
 
@@ -266,7 +263,7 @@ class SentenceEncoder(PretrainedModel):
         Yields
         ------
         embeddings : float32 [n, E]
-            Of the next n texts.
+            The embeddings of the next n texts.
         """
         name = f"{type(self).__name__}.encode_batches"
         form = self._form(name, truncate_dim, normalize, num_threads)
@@ -324,9 +321,7 @@ class SentenceEncoder(PretrainedModel):
             features = min(self._head.features, checked_size(name, "truncate_dim", truncate_dim))
         if normalize is not None:
             normalize = _core.boolean(name, "normalize", normalize)
-        if num_threads is not None:
-            num_threads = checked_size(name, "num_threads", num_threads)
-        return _Form(features, normalize, num_threads)
+        return _Form(features, normalize, optional_size(name, "num_threads", num_threads))
 
     def _embeddings(
         self, what: str, sequences: Iterable[list[int]], prompt_tokens: int, form: _Form
@@ -366,13 +361,12 @@ class SentenceEncoder(PretrainedModel):
         Yields
         ------
         tokens : int64 [T]
-            Of the next text, with the tokens of the prompt and special tokens.
+            The tokens of the next text, with the tokens of the prompt and special tokens.
         rows : float32 [T, E]
             Their vectors after the last layer.
         """
         name = f"{type(self).__name__}.encode_to_rows"
-        if num_threads is not None:
-            num_threads = checked_size(name, "num_threads", num_threads)
+        num_threads = optional_size(name, "num_threads", num_threads)
         before = self._settings.prompts.chosen(name, prompt_name, prompt)
         return self._rows_of_texts(name, checked_texts(name, texts), before, num_threads)
 
@@ -391,21 +385,20 @@ class SentenceEncoder(PretrainedModel):
         Parameters
         ----------
         text : str
-            Without a prompt.
+            The text, without a prompt.
         num_threads : int, optional
             As for `encode`.
 
         Returns
         -------
         tokens : list of T str
-            As the tokenizer writes them, with special tokens.
+            The tokens as strings, with special tokens.
         weights : float32 [layers, H, T, T]
             Rows sum to 1.
         """
         name = f"{type(self).__name__}.attention_weights"
         check_text(f"{name}: text", text, 0)
-        if num_threads is not None:
-            num_threads = checked_size(name, "num_threads", num_threads)
+        num_threads = optional_size(name, "num_threads", num_threads)
         with in_the_name_of(type(self).__name__):
             ids, tokens = self._tokenizer.encode(text)
         weights = self._model.attention_weights(np.array(ids, np.int64), num_threads)

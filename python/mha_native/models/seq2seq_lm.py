@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from ..functions.deprecation import renamed_keyword
 from ..functions.messages import in_the_name_of
 from ..functions.scalars import checked_integer
-from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
+from ..layers._constructor_arguments import WeightDType, checked_dtypes, optional_size
 from .architecture.family import TEXT_TO_TEXT
 from .architecture.model import Model
 from .architecture.open import open_model
@@ -41,7 +41,7 @@ class GeneratedText(NamedTuple):
     Parameters
     ----------
     tokens : int64 [n]
-        As they were generated, a token that ends the text included.
+        The generated tokens, including the end token.
     score : float
         The logarithm of their probability, divided by ``n ** length_penalty``. Forced tokens have probability 1.
 
@@ -128,24 +128,24 @@ class Seq2SeqLM(PretrainedGenerator):
         Parameters
         ----------
         texts : str, or B of them
-            With the task, for models that are told their task by a text, such as T5: ``"summarize: ..."``. A text with
-            more tokens than the model has positions is cut.
+            Texts, with the task as a prefix for models such as T5: ``"summarize: ..."``. Tokens of a text beyond the
+            positions of the model are cut.
         max_new_tokens : int, default 256
-            A text ends with so many tokens, or at a token that ends it. The default is lower for a model with fewer
-            positions.
+            The largest number of new tokens. A text also ends at an end token. The default is lower for a model with
+            fewer positions.
         num_beams : int, default 1
-            Number of beginnings that are followed at once. 1 takes the most probable token in every step.
+            Number of beams. 1 takes the most probable token in every step.
         length_penalty : float from -16 to 16, default 1
-            Texts are compared by the logarithm of their probability divided by ``n ** length_penalty``, where n is the
-            number of their tokens: a value above 0 favours long texts.
+            Texts are compared by the logarithm of their probability divided by ``n ** length_penalty``, for texts of n
+            tokens. A value above 0 favours long texts.
         early_stopping : bool or "never", default False
-            When a search by several beams ends, once it has as many texts as beams: True at once; False when the most
-            probable beginning, with the length that it has, scores lower than all of them; "never" when it would do so
-            even with the length that favours it most.
+            The end of a beam search that has as many finished texts as beams. True ends it at once. False ends it when
+            the best beam, at its present length, scores lower than all of these texts. "never" compares the beam at
+            the length that favours it most.
         no_repeat_ngram_size : int, default 0
             N-grams of this length may occur only once; 0 disables the check.
         min_new_tokens : int, default 0
-            The number of tokens before which no token ends the text.
+            The smallest number of tokens. No token ends the text earlier.
         forced_first_token : int, optional
             The first token, such as the language of mBART. Default: the one in the files of the model, if any.
         num_threads : int, optional
@@ -172,7 +172,7 @@ class Seq2SeqLM(PretrainedGenerator):
 
     @renamed_keyword("sequences", "texts")
     def generate_tokens(self, texts: Any, **options: "Unpack[SearchKeywords]") -> Any:
-        """Return the tokens of which `generate` makes text.
+        """Return the tokens that `generate` decodes to text.
 
         Parameters
         ----------
@@ -215,8 +215,7 @@ class Seq2SeqLM(PretrainedGenerator):
         )
         for argument, tokens in (("text", source), ("target", read)):
             check_sequences(f"{name}: {argument}", [tokens], self.vocab_size, self.max_length)
-        if num_threads is not None:
-            num_threads = checked_size(name, "num_threads", num_threads)
+        num_threads = optional_size(name, "num_threads", num_threads)
         with in_the_name_of(name):
             memory = self._model.hidden_states(np.array(source), np.array([0, len(source)]), num_threads)
             return self._model.target_logits(memory, np.array(read), num_threads)
@@ -233,7 +232,7 @@ class Seq2SeqLM(PretrainedGenerator):
 
     @property
     def max_length(self) -> Any:
-        """P, the most tokens of a text that is read or written, an int; None for any number."""
+        """P, the largest number of tokens of a text that is read or written, an int; None for any number."""
         return self._model.config.max_positions
 
     def _checked(self, name: str, options: "SearchKeywords") -> tuple[BeamRules, SpecialTokens, int | None]:
@@ -243,7 +242,7 @@ class Seq2SeqLM(PretrainedGenerator):
         if forced_first is not None:
             token = checked_integer(name, "forced_first_token", forced_first, 0, self.vocab_size - 1)
             special = special._replace(forced_first=token)
-        return rules, special, None if num_threads is None else checked_size(name, "num_threads", num_threads)
+        return rules, special, optional_size(name, "num_threads", num_threads)
 
     def _found(
         self, sequences: list[list[int]], rules: BeamRules, special: SpecialTokens, num_threads: int | None
@@ -254,7 +253,7 @@ class Seq2SeqLM(PretrainedGenerator):
 
 
 def _tokenizer(source: Source, max_positions: int | None, instead: tuple[str, ...]) -> LanguageTokenizer | NoTokenizer:
-    """Return the tokenizer of a model that reads at most `max_positions` tokens, and may have files `instead` of it."""
+    """Return the tokenizer of a model that reads at most `max_positions` tokens, or has files `instead` of it."""
     if instead and not source.has_tokenizer:
         return NoTokenizer(instead)
     library = source.tokenizer()
@@ -265,7 +264,7 @@ def _tokenizer(source: Source, max_positions: int | None, instead: tuple[str, ..
 
 
 def _groups(sequences: Iterable[list[int]], beams: int) -> Iterator[list[list[int]]]:
-    """Yield sequences in order, as many at once as the decoder may have, or one."""
+    """Yield groups of sequences in order, each as large as the limits of the decoder allow."""
     group: list[list[int]] = []
     longest = 0
     for sequence in sequences:

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..functions.deprecation import renamed, renamed_keyword
 from ..functions.messages import in_the_name_of, shown
-from ..layers._constructor_arguments import WeightDType, checked_size
+from ..layers._constructor_arguments import WeightDType, checked_size, optional_size
 from .files.hub_cache import find_directory
 from .heads.classification import TEXTS
 from .heads.classifier import PretrainedClassifier, load_classifier
@@ -78,13 +78,8 @@ class TextClassifier(PretrainedClassifier):
 
         Raises
         ------
-        FileNotFoundError, ValueError
-            If a file is missing or damaged, if it asks for an unsupported feature, or if weights are not finite. The
-            message names the file, and tensors with both shapes.
-        OSError
-            If a file cannot be read, or a model cannot be downloaded.
-        ImportError
-            Without tokenizers.
+        FileNotFoundError, ValueError, OSError, ImportError
+            As for `SentenceEncoder.from_pretrained`.
         """
         function = f"{cls.__name__}.from_pretrained"
         with in_the_name_of(function):
@@ -172,7 +167,7 @@ class TextClassifier(PretrainedClassifier):
         Yields
         ------
         scores : float32 [n, L]
-            Of the next n texts.
+            The scores of the next n texts.
         """
         name = f"{type(self).__name__}.predict_proba_batches"
         return self._scores(name, checked_texts(name, texts), function_to_apply, num_threads)
@@ -189,7 +184,5 @@ class TextClassifier(PretrainedClassifier):
             chosen = function
         else:
             raise ValueError(f"{name}: function_to_apply must be {' or '.join(FUNCTIONS)}; got {shown(function)}")
-        if num_threads is not None:
-            num_threads = checked_size(name, "num_threads", num_threads)
-        logits = self._classifier.logits(f"{name}: texts", texts, "", num_threads)
+        logits = self._classifier.logits(f"{name}: texts", texts, "", optional_size(name, "num_threads", num_threads))
         return (apply_function(chosen, rows) for rows in logits)

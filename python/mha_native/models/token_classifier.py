@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from .. import _core
 from ..functions.deprecation import renamed, renamed_keyword
 from ..functions.messages import in_the_name_of, listed, shown
-from ..layers._constructor_arguments import WeightDType, checked_size
+from ..layers._constructor_arguments import WeightDType, optional_size
 from .files.hub_cache import find_directory
 from .heads.classification import TOKENS
 from .heads.classifier import Classifier, PretrainedClassifier, load_classifier
@@ -81,13 +81,8 @@ class TokenClassifier(PretrainedClassifier):
 
         Raises
         ------
-        FileNotFoundError, ValueError
-            If a file is missing or damaged, if it asks for an unsupported feature, or if weights are not finite. The
-            message names the file, and tensors with both shapes.
-        OSError
-            If a file cannot be read, or a model cannot be downloaded.
-        ImportError
-            Without tokenizers.
+        FileNotFoundError, ValueError, OSError, ImportError
+            As for `SentenceEncoder.from_pretrained`.
         """
         function = f"{cls.__name__}.from_pretrained"
         with in_the_name_of(function):
@@ -158,7 +153,7 @@ class TokenClassifier(PretrainedClassifier):
         Yields
         ------
         entities : list of dict
-            In the next text.
+            The entities in the next text.
         """
         name = f"{type(self).__name__}.iter_entities"
         given = checked_texts(name, texts)
@@ -183,8 +178,7 @@ class TokenClassifier(PretrainedClassifier):
         )
         if not several:
             raise TypeError(f"{name}: ignore_labels must be several str, such as a list; got {shown(ignored)}")
-        if num_threads is not None:
-            num_threads = checked_size(name, "num_threads", num_threads)
+        num_threads = optional_size(name, "num_threads", num_threads)
         room = self._pieces.room
         common = min(_USUAL_STRIDE, room // 4) if stride is None else _core.integer(name, "stride", stride)
         if not 0 <= common < room:

@@ -250,7 +250,7 @@ def test_an_index_that_names_other_places(file_name: Any, tmp_path: Path) -> Non
     values = json.loads(index.read_text(encoding="utf-8"))
     values["weight_map"][next(iter(TENSORS))] = file_name
     index.write_text(json.dumps(values), encoding="utf-8")
-    assert_not_loaded(tmp_path / "model", str(index), "beside it")
+    assert_not_loaded(tmp_path / "model", str(index), "in its own folder")
 
 
 @pytest.mark.parametrize("weight_map", [None, [], {}, "model.safetensors"], ids=repr)

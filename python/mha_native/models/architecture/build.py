@@ -1,4 +1,4 @@
-"""From a description and weights to layers."""
+"""Layers from their description and weights."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,7 +27,7 @@ Weights = Mapping[str, NDArray[Any]]
 
 
 def rotary_tables(blocks: Iterable[BlockConfig], dtype: np.dtype[Any]) -> dict[RotaryConfig, RotaryEmbedding]:
-    """Return the rotary tables of layers in `dtype`, each once, as `make_layer` takes them."""
+    """Return the rotary tables of layers in `dtype`, one for each `RotaryConfig`, for `make_layer`."""
     kind = np.float64 if dtype == np.float64 else np.float32
     return {
         rotary: RotaryEmbedding(*rotary.table(kind), interleaved=rotary.interleaved)
@@ -52,7 +52,7 @@ def make_layer(
         In `dtype`: ``query.weight`` and so on, by the names of `BlockConfig.products` and `BlockConfig.all_norms`, and
         ``query.bias`` and so on.
     tables : dict
-        As `rotary_tables` gives them.
+        From `rotary_tables`.
     dtype : dtype
         The dtype of the computation.
     weight_dtype : str
@@ -111,7 +111,7 @@ def with_rotary(layer: EncoderLayer, rotary: RotaryEmbedding) -> EncoderLayer:
 
 
 def _renamed(weights: Weights, names: Mapping[str, str]) -> dict[str, NDArray[Any]]:
-    """Return the weights and biases of parts, by the prefixes that the classes of layers have for them."""
+    """Return the weights and biases of parts, by the prefixes in the classes of layers."""
     return {
         f"{theirs}{which}": weights[f"{part}.{which}"]
         for part, theirs in names.items()

@@ -9,7 +9,7 @@ from ..front_ends.tokens import TokensConfig
 from .norms import NormConfig
 from .rotary import RotaryConfig
 
-# Matrix products of a block, by which biases are named.
+# The names of the matrix products of a block, and of their biases.
 ATTENTION = frozenset({"query", "key", "value", "out"})
 FEED_FORWARD = frozenset({"gate", "up", "down"})
 MEMORY = frozenset({"memory_query", "memory_key", "memory_value", "memory_out"})
@@ -20,7 +20,7 @@ OUTPUT_NORMS = frozenset({"output_norm1", "output_norm2"})
 
 
 class BlockConfig(NamedTuple):
-    """A layer: self-attention, attention to a memory if it reads one, and a feed-forward, with norms and additions.
+    """A layer: self-attention, optional attention to a memory, and a feed-forward, with norms and residual additions.
 
     Attributes
     ----------
@@ -29,25 +29,25 @@ class BlockConfig(NamedTuple):
     norm : NormConfig
         The kind of every norm of the layer.
     norms : set of str
-        The norms that the layer has, of `NORMS` and `OUTPUT_NORMS`; with a memory there is ``memory_norm`` as well.
+        The norms of the layer, from `NORMS` and `OUTPUT_NORMS`. A layer that reads a memory also has ``memory_norm``.
     norm_first : bool
-        Norms are applied to the input of a sublayer (pre-LN), and not to the sum after it.
+        Whether norms apply to the input of a sublayer (pre-LN), not to the sum after it (post-LN).
     gated : bool
-        The feed-forward is ``down(activation(gate(x)) * up(x))``, and not ``down(activation(up(x)))``.
+        Whether the feed-forward is ``down(activation(gate(x)) * up(x))``, not ``down(activation(up(x)))``.
     biases : set of str
-        The products with a bias, of `ATTENTION`, `MEMORY` and `FEED_FORWARD`.
+        The products with a bias, from `ATTENTION`, `MEMORY` and `FEED_FORWARD`.
     qk_norm : NormConfig, optional
         The norm of each head of queries and keys, before rotation.
     rotary : RotaryConfig, optional
         The rotation of queries and keys.
     window : (left, right), optional
-        How many keys before and after itself a query sees; -1: all.
+        The numbers of keys before and after itself that a query sees; -1: all.
     scale : float, optional
         The factor of scores. Default: ``1 / sqrt(D)``.
     softcap : float, optional
         Scores become ``softcap * tanh(score / softcap)``.
     reads_memory : bool
-        There is an attention to a memory between the other two sublayers.
+        Whether there is attention to a memory between the other two sublayers.
     """
 
     embed_dim: int  # E
@@ -105,12 +105,12 @@ class StackConfig(NamedTuple):
     Attributes
     ----------
     front_end : TokensConfig
-        The rows that the first block reads. Each stack has its own: the two of BART differ in positions and norms.
+        The rows that the first block reads. Each stack has its own front end, as in BART with two sets of positions.
     blocks : tuple of BlockConfig
         One for each layer.
     final_norm : NormConfig, optional
     is_causal : bool
-        A row sees no row after itself.
+        Whether a row sees no row after itself.
     buckets : BucketsConfig, optional
         The position bias of all layers.
     """
@@ -133,7 +133,7 @@ class HeadConfig(NamedTuple):
     Attributes
     ----------
     is_tied : bool
-        The matrix of the head is the word table.
+        Whether the matrix of the head is the word table.
     scale : float
         The factor of logits.
     softcap : float, optional
@@ -180,7 +180,7 @@ class ModelConfig(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            If it is not a size, or beyond the table of positions, in which rows that no token has count, too.
+            If `max_length` is not a size, or more than the rows of the table of positions, unused rows included.
         """
         length, front_end = checked_size(function, "max_length", max_length), self.stacks[0].front_end
         if front_end.max_positions is None:

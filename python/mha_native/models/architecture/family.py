@@ -34,11 +34,11 @@ _REFUSED = {
     "quantization_config": "weights must be in float32, float16 or bfloat16",
     "pruned_heads": "every layer must have all its heads",
 }
-_BIDIRECTIONAL = {"use_bidirectional_attention": "tokens of this family see none behind them"}
+_BIDIRECTIONAL = {"use_bidirectional_attention": "tokens of this family see no later tokens"}
 
-# Limits of what a damaged file may ask for. The deepest models have some 130 layers; models with sines have up to 1024
-# positions, and the table of 1024 features takes 64 MiB; the table of the bias has two columns for each distance, of
-# which models have 128.
+# Limits of numbers in a damaged file. The deepest models have some 130 layers; models with sines have up to 1024
+# positions, and the table of 1024 features takes 64 MiB; the table of the bias has two columns for each distance, up
+# to 128 in models.
 _MOST_LAYERS, _MOST_SINES, _MOST_DISTANCE = 4096, 1 << 14, 4096
 
 OfLayer: TypeAlias = Callable[[Entries, int], Any]
@@ -78,7 +78,7 @@ def _none(entries: Entries, *layer: int) -> Any:
 
 
 class Family(NamedTuple):
-    """Models of one design: the differences of a family from the defaults here are all that is known of it."""
+    """Models of one design, described by their differences from the defaults here."""
 
     model_types: tuple[str, ...]  # in config.json
     roles: frozenset[str]
@@ -115,7 +115,7 @@ class Family(NamedTuple):
 
 
 class Describe(Protocol):
-    """From config.json to the computation of a model in a role."""
+    """A function from config.json to the computation of a model in a role."""
 
     def __call__(
         self, family: Family, given: Entries, role: str, max_positions: int | None = None, /
@@ -129,11 +129,11 @@ def described(family: Family, given: Entries, role: str, max_positions: int | No
     ----------
     family : Family
     given : Entries
-        Of config.json.
+        The entries of config.json.
     role : str
     max_positions : int, optional
-        The largest number of tokens of a text. Default: as config.json says, which is the limit for learned positions.
-        Rules of rotary positions that depend on the length of a text take this one.
+        The largest number of tokens of a text. Default: the number in config.json, which is the limit for learned
+        positions. Rules of rotary positions that depend on the length of a text use this number.
 
     Raises
     ------
@@ -198,7 +198,7 @@ def _front_end(
 
 
 def _positions(entries: Entries, family: Family, trained: int) -> tuple[int, int | None, int]:
-    """Return the positions that tokens have, the token of padding, and the row of the first position."""
+    """Return the number of positions for tokens, the token of padding, and the row of the first position."""
     keys = family.keys
     if family.has_sines and trained > _MOST_SINES:
         raise ValueError(f"{entries.path}: {keys.max_positions} must be at most {_MOST_SINES}; got {shown(trained)}")
@@ -207,8 +207,8 @@ def _positions(entries: Entries, family: Family, trained: int) -> tuple[int, int
     padding = entries.count(keys.padding)
     if trained <= padding + 1:
         raise ValueError(
-            f"{entries.path}: {keys.max_positions} must be more than {keys.padding} and 1, behind which positions "
-            f"begin; got {trained} and {padding}"
+            f"{entries.path}: {keys.max_positions} must be more than {keys.padding} and 1, since positions "
+            f"begin after them; got {trained} and {padding}"
         )
     return trained - padding - 1, padding, padding + 1
 
@@ -217,7 +217,7 @@ def _blocks(
     entries: Entries, family: Family, stack: StackKeys, norm: NormConfig, front_end: TokensConfig, reads_memory: bool
 ) -> tuple[BlockConfig, ...]:
     keys, width, num_heads = family.keys, entries.size(family.keys.embed_dim), entries.size(stack.num_heads)
-    # Where the number of layers of a second stack is not given, it is that of the first.
+    # By default a second stack has as many layers as the first.
     depth = stack.num_layers if entries.has(stack.num_layers) else keys.stacks[0].num_layers
     num_layers = entries.size(depth)
     if num_layers > _MOST_LAYERS:
@@ -265,7 +265,7 @@ def _blocks(
 
 
 def width_of_heads(entries: Entries, embed_dim: str, num_heads: str) -> int:
-    """Return E / H, which have entries of these names. ValueError unless E is a multiple of H."""
+    """Return E / H, read from the entries of these names. ValueError unless E is a multiple of H."""
     width, heads = entries.size(embed_dim), entries.size(num_heads)
     if width % heads:
         raise ValueError(f"{entries.path}: {embed_dim} must be a multiple of {num_heads}; got {width} and {heads}")
@@ -280,8 +280,8 @@ def _rotary(entries: Entries, family: Family, head_dim: int, front_end: TokensCo
     for rotary in tables.values():
         if 2 * len(rotary.frequencies) != head_dim:
             raise ValueError(
-                f"{entries.path}: partial_rotary_factor, of all layers or in rope_parameters, must be such that all "
-                f"{head_dim} features of a head are turned; got one by which {2 * len(rotary.frequencies)} are"
+                f"{entries.path}: partial_rotary_factor, of all layers or in rope_parameters, must turn all "
+                f"{head_dim} features of a head; got {2 * len(rotary.frequencies)}"
             )
     return tables
 

@@ -202,7 +202,7 @@ class Model:
     def cached(
         self, num_threads: int | None, sequences: Sequence[list[int]] | None = None, copies: int = 1
     ) -> CachedModel:
-        """Return the last stack as the engine of generation uses it.
+        """Return the last stack, for the engine of generation.
 
         A decoder of two stacks reads the memory of texts, given as tokens in `sequences`, each for `copies` slots.
         """

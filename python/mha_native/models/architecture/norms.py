@@ -19,7 +19,7 @@ class NormConfig(NamedTuple):
     Attributes
     ----------
     kind : {"layer", "rms", "rms_unit_offset"}
-        The last multiplies with 1 more than its weight.
+        The last one multiplies with 1 plus its weight.
     """
 
     kind: str
@@ -49,5 +49,5 @@ def make_norm(config: NormConfig, weights: Mapping[str, NDArray[Any]], dtype: np
 
 
 def in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return `numbers` themselves if they are in `dtype`, else a copy rounded to it."""
+    """Return `numbers`, or a copy rounded to `dtype` if they are in another dtype."""
     return numbers if _core.dtype_name(numbers.dtype) == _core.dtype_name(dtype) else _core.convert(numbers, dtype)

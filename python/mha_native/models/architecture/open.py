@@ -1,4 +1,4 @@
-"""From the files of a model to the model, in one of its roles."""
+"""Opening of models: from files to a model, in one of its roles."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -36,24 +36,19 @@ class OpenModel(NamedTuple):
     optional: frozenset[str]
 
     def tensors(self, further: Iterable[tuple[str, tuple[int, ...]]] = ()) -> AbstractContextManager[Tensors]:
-        """Return the tensors of the model, and `further` ones by names and shapes, all of which have been checked."""
+        """Return the tensors of the model, and `further` ones by names and shapes, after checks of all of them."""
         return self.source.tensors((*self._shapes(), *further), self.family.prefix)
 
     def load(self, dtype: np.dtype[Any], weight_dtype: str) -> Model:
         """Return the model, with computation in `dtype` and matrices of layers and head in `weight_dtype`.
 
-        Raises
-        ------
-        OSError
-            If a file cannot be read.
-        ValueError
-            If weights are missing, or have other shapes.
+        Raises OSError or ValueError if a file cannot be read, or weights are missing or have other shapes.
         """
         with self.tensors() as tensors:
             return self.build(tensors, dtype, weight_dtype)
 
     def build(self, tensors: Tensors, dtype: np.dtype[Any], weight_dtype: str) -> Model:
-        """Return the model of tensors that `self.tensors` gives."""
+        """Return the model with `tensors`, from `self.tensors`."""
         config, head = self.config, self.config.head
         first, *others = self._words()
         matrix = tensors[first]
@@ -75,7 +70,7 @@ class OpenModel(NamedTuple):
         return Model(config, stacks, LanguageHead(head, linear, bias))
 
     def _words(self) -> list[str]:
-        """Return the names of the word table, of which the first counts and the others must be equal."""
+        """Return the names of the word table. The first one counts, and the others must have equal tensors."""
         names = self.family.stacks[0].front_end.words
         return [name for name in names if name in self.optional] or [names[0]]
 
@@ -102,7 +97,7 @@ class OpenModel(NamedTuple):
 
 
 def open_model(source: Source, role: str, max_positions: int | None = None) -> OpenModel:
-    """Open a model in a role: describe it from config.json. What else needs its sizes can be checked before `load`.
+    """Open a model in a role: describe it from config.json. Its sizes are known before `load` reads weights.
 
     Parameters
     ----------
@@ -112,12 +107,8 @@ def open_model(source: Source, role: str, max_positions: int | None = None) -> O
     max_positions : int, optional
         The largest number of tokens of a text, as for `described`.
 
-    Raises
-    ------
-    OSError
-        If a file cannot be read.
-    ValueError
-        If the model is of no family with this role, or asks for an unsupported feature.
+    Raises OSError or ValueError if a file cannot be read, if no family with this role has the model, or if it asks for
+    an unsupported feature.
     """
     entries = Entries(source.path, source.config)
     family = family_of(entries, role)

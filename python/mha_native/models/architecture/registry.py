@@ -23,11 +23,11 @@ def families_of(role: str) -> dict[str, Family]:
 
 
 def family_of(entries: Entries, role: str) -> Family:
-    """Return the family that config.json names. ValueError, with a list of the families, if there is no such one."""
+    """Return the family that config.json names. ValueError, with a list of the families, if it is unknown."""
     if role == EMBEDDING and entries.values.get("model_type") == "new":
         raise ValueError(
-            f"{entries.path}: model_type 'new' is that of a GTE which is computed by code beside its files; a "
-            "conversion of it to the GTE of transformers, with model_type 'gte', is read"
+            f"{entries.path}: model_type 'new' is a GTE with its own code, which is unsupported; convert it to the GTE "
+            "of transformers, with model_type 'gte'"
         )
     families = families_of(role)
     return families[entries.choice("model_type", *families)]

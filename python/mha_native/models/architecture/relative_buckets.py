@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 
 def position_bias_of_buckets(table: NDArray[Any], max_distance: int = 128, is_causal: bool = False) -> NDArray[Any]:
-    """[buckets, H] -> [H, 2 R + 1] with R = `max_distance`: the row of the bucket of each distance, for each head.
+    """Return the bias of each distance and head, [H, 2 R + 1] with R = `max_distance`, from a table [buckets, H].
 
-    The first half of the buckets is for keys before the query and at it, the other half for those after it. A distance
-    from `max_distance` on is in the last bucket of its half. If `is_causal`, all buckets are for keys before the query
-    and at it, and those after it, which no query sees, have that of the query itself.
+    The first half of the buckets is for the query itself and keys before it, the other half for keys after it.
+    Distances from `max_distance` on have the last bucket of their half. If `is_causal`, all buckets are for the query
+    itself and keys before it. Keys after it, which no query sees, then have the bucket of the query itself.
     """
     half = len(table) if is_causal else len(table) // 2
     buckets = [_bucket(distance, half, max_distance) for distance in range(max_distance + 1)]
@@ -22,14 +22,14 @@ def position_bias_of_buckets(table: NDArray[Any], max_distance: int = 128, is_ca
 
 
 def _bucket(distance: int, buckets: int, max_distance: int) -> int:
-    """Of a distance in one direction, which has so many buckets.
+    """Return the bucket of a distance in one direction with `buckets` buckets.
 
-    Each of the first half of them is one distance n. The others share out the logarithms from there to `max_distance`:
+    Each bucket of the first half is one distance n. The others divide the logarithms from there to `max_distance`:
 
         exact + floor((buckets - exact) * log(n / exact) / log(max_distance / exact)),  where exact = buckets // 2
 
-    The definition takes logarithms in float32. This compares powers of integers, so that no boundary depends on how a
-    logarithm rounds; the buckets are the same ones.
+    The definition takes logarithms in float32. Here powers of integers are compared, so that no boundary depends on the
+    rounding of a logarithm. The buckets are the same.
     """
     exact = buckets // 2
     if distance < exact:

@@ -16,8 +16,8 @@ from ..files.entries import Entries
 
 Frequencies: TypeAlias = NDArray[np.float64]
 
-# Most positions and features of a head, of which tables are made: the longest texts that models read have about so many
-# tokens, and their heads up to 512 features. A damaged file may name any number.
+# The largest numbers of positions and of features of a head, since a damaged file can name any number. The longest
+# texts of models have about as many tokens, and their heads up to 512 features.
 _MOST_POSITIONS, _MOST_HEAD_DIM = 1 << 20, 1 << 12
 
 # Rows of a table that are computed at once, in float64: 4 MiB for heads of 128 features.
@@ -25,7 +25,7 @@ _ROWS = 4096
 
 
 class RotaryConfig(NamedTuple):
-    """By which angles the first features of each head are turned.
+    """The angles of the rotation of the first features of each head.
 
     Attributes
     ----------
@@ -34,9 +34,9 @@ class RotaryConfig(NamedTuple):
     max_positions : int
         P.
     attention_factor : float
-        What cosines and sines are multiplied with.
+        The factor of cosines and sines.
     interleaved : bool
-        Pairs are neighbours, and not one feature of each half of the R.
+        Whether pairs are neighbours, not one feature of each half of the R.
     """
 
     frequencies: tuple[float, ...]
@@ -45,7 +45,7 @@ class RotaryConfig(NamedTuple):
     interleaved: bool = False
 
     def table(self, dtype: DTypeLike = np.float32) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Cosines and sines: [P, R / 2] each, computed in float64."""
+        """Return cosines and sines, [P, R / 2] each, computed in float64."""
         shape = (self.max_positions, len(self.frequencies))
         cos, sin = np.empty(shape, dtype), np.empty(shape, dtype)
         for begin in range(0, self.max_positions, _ROWS):
@@ -81,7 +81,7 @@ class _Rule(NamedTuple):
         return self.entries.size("original_max_position_embeddings", self.trained_positions)
 
     def factor_of_lengths(self) -> float:
-        """``factor``, or the ratio of the lengths of texts after and before the scaling."""
+        """Return ``factor``, or the ratio of the lengths of texts after and before the scaling."""
         if self.entries.has("factor"):
             return self.entries.positive("factor")
         return self.trained_positions / self.original_positions
@@ -114,14 +114,14 @@ def _yarn(plain: Frequencies, rule: _Rule) -> tuple[Frequencies, float]:
         raise ValueError(f"{rule.entries.path}: rope_theta must not be 1 with yarn")
 
     def pair_that_turns(times: float) -> float:
-        """The number of the pair that turns so often in the original positions."""
+        """Return the number of the pair that turns `times` times in the original positions."""
         return rotary_dim * math.log(rule.original_positions / (times * 2 * math.pi)) / (2 * math.log(rule.base))
 
     low, high = pair_that_turns(fast), pair_that_turns(slow)
     if rule.entries.flag("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rotary_dim - 1)
-    # Pairs up to `low` are as they were, those from `high` on are divided, and between them it goes over.
+    # Pairs up to `low` are unchanged, pairs from `high` on are divided, with a linear transition between them.
     share = np.clip((np.arange(len(plain)) - low) / ((high - low) or 0.001), 0, 1)
     return plain / factor * share + plain * (1 - share), _attention_factor_of_yarn(rule, factor)
 
@@ -165,8 +165,8 @@ def _llama3(plain: Frequencies, rule: _Rule) -> tuple[Frequencies, float]:
             f"{rule.entries.path}: low_freq_factor must be less than high_freq_factor; "
             f"got {shown(low)} and {shown(high)}"
         )
-    turns = rule.original_positions * plain / (2 * math.pi)  # of each pair in the original positions
-    share = np.clip((turns - low) / (high - low), 0, 1)  # what turns often is as it was, what turns seldom is divided
+    turns = rule.original_positions * plain / (2 * math.pi)  # turns of each pair in the original positions
+    share = np.clip((turns - low) / (high - low), 0, 1)  # fast pairs are unchanged, slow pairs divided
     return plain / factor * (1 - share) + plain * share, 1.0
 
 
@@ -209,7 +209,7 @@ def read_rotary(
     Parameters
     ----------
     config : Entries
-        Of config.json.
+        The entries of config.json.
     head_dim : int
         D.
     trained_positions : int
@@ -250,12 +250,12 @@ def read_rotary(
 
 
 def refuse_changing_angles(config: Entries) -> None:
-    """Refuse rotary positions with which a token of a long text turns by other angles than one of a short text."""
+    """Refuse rotary positions with angles that depend on the length of a text."""
     for entries in _descriptions(config):
         kind = "rope_type" if "rope_type" in entries.values else "type"
         if entries.values.get(kind) == "longrope":
             raise ValueError(
-                f"{entries.path}: {kind} must not be 'longrope', with which angles depend on the length of a text"
+                f"{entries.path}: {kind} must not be 'longrope', since angles would depend on the length of a text"
             )
 
 
@@ -273,7 +273,7 @@ def _descriptions(config: Entries) -> Iterator[Entries]:
 
 
 def _object(entries: Entries, name: str, separator: str = ": ") -> Entries:
-    """Return the entries of the object `name`; none if it is null or absent."""
+    """Return the entries of the object `name`, which are empty if it is null or absent."""
     value = entries.values.get(name)
     if value is not None and not isinstance(value, dict):
         raise ValueError(f"{entries.path}: {name} must be an object; got {shown(value)}")

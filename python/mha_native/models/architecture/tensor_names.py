@@ -13,9 +13,9 @@ from .norms import in_dtype
 
 
 class BlockNames(NamedTuple):
-    """The names of the parts of layer {}. Each part has a weight, and a bias if the layer says so.
+    """The names of the parts of layer {}. Each part has a weight, and a bias if it is in `BlockConfig.biases`.
 
-    Parts with the same name are one matrix in the checkpoint, one below the other in the order of the fields.
+    Parts with the same name are one matrix in the checkpoint, stacked by rows in the order of the fields.
 
     Attributes
     ----------
@@ -24,9 +24,9 @@ class BlockNames(NamedTuple):
     ungated_up : str
         The name of ``up`` in a layer without a gate, if it differs.
     transposed : bool
-        Matrices are [input features, output features].
+        Whether matrices are [input features, output features].
     up_first : bool
-        Where gate and up are one matrix, up lies above the gate.
+        Whether up comes before the gate, where both are one matrix.
     """
 
     layer: str
@@ -63,7 +63,7 @@ class BlockNames(NamedTuple):
             yield from norm.shapes(self._name(part, i), features)
 
     def read(self, config: BlockConfig, i: int, tensors: Tensors, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
-        """Return the weights of layer `i`, as `make_layer` takes them."""
+        """Return the weights of layer `i`, for `make_layer`."""
         weights = {}
         for name, parts in self._matrices(config, i).items():
             ends = np.cumsum([rows for rows, _ in parts.values()])[:-1]
@@ -111,7 +111,7 @@ class HeadNames(NamedTuple):
     bias : str
         The tensor that is added to logits, if the checkpoint has it.
     is_optional : bool
-        A tied model whose checkpoint has a matrix of the head computes with that.
+        Whether a tied model uses the matrix of the head if the checkpoint has one.
     """
 
     weight: str = "lm_head.weight"

@@ -1,4 +1,4 @@
-"""Gemma 2: norms before and after each sublayer, with 1 more than their weights; caps; windows in every other layer."""
+"""Gemma 2: norms before and after each sublayer, with 1 plus their weights; caps; windows in every other layer."""
 
 from ..architecture.config import ATTENTION, NORMS, OUTPUT_NORMS
 from ..architecture.family import GENERATION
@@ -48,7 +48,7 @@ FAMILY = LLAMA._replace(
         "sliding_window": 4096,
         "tie_word_embeddings": True,
     },
-    refused={**LLAMA.refused, "use_bidirectional_attention": "tokens must see none behind them"},
+    refused={**LLAMA.refused, "use_bidirectional_attention": "tokens must not see later tokens"},
     norm="rms_unit_offset",
     norms=NORMS | OUTPUT_NORMS,
     biases={"attention_bias": ATTENTION},

@@ -1,4 +1,4 @@
-"""GPT-2: layer norms, learned positions, and transposed matrices; query, key and value are one."""
+"""GPT-2: layer norms, learned positions, and transposed matrices; query, key and value are one matrix."""
 
 import math
 

@@ -19,7 +19,7 @@ def _is_sliding(entries: Entries, i: int) -> bool:
 def _describe(family: Family, given: Entries, role: str, max_positions: int | None = None) -> ModelConfig:
     config = described(family, given, role, max_positions)
     (stack,) = config.stacks
-    first = stack.blocks[0]._replace(norms=frozenset({"norm2"}))  # the norm of embeddings is right before it
+    first = stack.blocks[0]._replace(norms=frozenset({"norm2"}))  # the norm of embeddings comes right before
     return config._replace(stacks=(stack._replace(blocks=(first, *stack.blocks[1:])),))
 
 

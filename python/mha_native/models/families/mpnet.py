@@ -20,6 +20,6 @@ FAMILY = BERT._replace(
         ),
     ),
     defaults={**BERT.defaults, "pad_token_id": 1, "relative_attention_num_buckets": 32},
-    # The model of transformers has these numbers, whatever config.json says.
+    # The model of transformers ignores these entries and has these numbers.
     expected={**BERT.expected, "pad_token_id": 1, "relative_attention_num_buckets": 32},
 )

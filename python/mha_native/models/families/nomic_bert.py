@@ -41,7 +41,7 @@ def _renamed(former: Entries) -> Entries:
     former.expect(_FORMERLY)
     former.refuse({"rotary_emb_scale_base": "angles must not depend on more than positions"})
     today: dict[str, Any] = {new: former.values[old] for old, new in _FORMER_NAMES.items() if old in former.values}
-    if former.has("rotary_scaling_factor"):  # which counts beyond these positions
+    if former.has("rotary_scaling_factor"):  # which has an effect beyond these positions
         today["max_position_embeddings"] = min(former.size("max_trained_positions"), former.size("n_positions"))
     return former._replace(values=today | {name: former.values[name] for name in _KEPT if name in former.values})
 

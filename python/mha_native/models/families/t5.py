@@ -8,12 +8,12 @@ from ..architecture.tensor_names import BlockNames, HeadNames, StackNames
 from ..files.entries import Entries
 from ..front_ends.tokens import TokensNames
 
-# There is no limit of positions, but a text of so many tokens is a mistake.
+# The model has no limit of positions, but a text with more tokens is a mistake.
 _MOST_TOKENS = 1 << 20
 
 
 def _stack(stack: str, feed_forward: int) -> StackNames:
-    """Return the names of a stack in which the feed-forward is the part of that number of a layer."""
+    """Return the names of a stack. The feed-forward is part number `feed_forward` of a layer."""
     return StackNames(
         front_end=TokensNames(words=("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")),
         blocks=BlockNames(
@@ -42,15 +42,15 @@ def _stack(stack: str, feed_forward: int) -> StackNames:
 def _describe(family: Family, given: Entries, role: str, max_positions: int | None = None) -> ModelConfig:
     entries = given._replace(values={**family.defaults, **given.values})
     entries.size("d_kv")
-    if role == EMBEDDING:  # an encoder alone, or one of an encoder-decoder
+    if role == EMBEDDING:  # an encoder alone, or the encoder of an encoder-decoder
         family, max_positions = family._replace(expected={}), _MOST_TOKENS
     config = described(family, given, role, max_positions)
     block = config.stacks[0].blocks[0]
-    entries.expect({"is_gated_act": block.gated})  # which says again the same as the activation
+    entries.expect({"is_gated_act": block.gated})  # which repeats the activation
     if "dense_act_fn" in entries.values:
         names = {**UNGATED, "silu": ("silu", False)}
         entries.choice("dense_act_fn", *(name for name, (ours, _) in names.items() if ours == block.activation))
-    is_scaled = entries.flag("tie_word_embeddings")  # by default, if the head is not of its own
+    is_scaled = entries.flag("tie_word_embeddings")  # the default of scale_decoder_outputs
     if entries.has("scale_decoder_outputs"):
         is_scaled = entries.flag("scale_decoder_outputs")
     if config.head is None or not is_scaled:

@@ -20,13 +20,9 @@ class Checkpoint:
     begin with `prefix`, and norms may have their old names, ``gamma`` and ``beta``. Tensors with two names of one
     weight must be equal.
 
-    Raises
-    ------
-    OSError
-        If there is no file, or it cannot be opened or read.
-    ValueError
-        If a file is damaged, or tensors are missing or have other shapes; the message names all of them. When a tensor
-        is read: if it has numbers that are not finite, or differs between its two names.
+    Raises OSError or ValueError if a file cannot be read or is damaged, or if tensors are missing or have other shapes;
+    the message names all of them. Reading a tensor raises ValueError if it has numbers that are not finite, or differs
+    between its two names.
     """
 
     def __init__(

@@ -17,12 +17,7 @@ class FolderSource:
 
     Config.json is read at once, other files on demand.
 
-    Raises
-    ------
-    OSError
-        If a file cannot be read.
-    ValueError
-        If a file is damaged, or if there is an adapter.
+    Raises OSError or ValueError if a file cannot be read or is damaged, or if there is an adapter.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -32,12 +32,8 @@ def read_modules(directory: Path) -> list[Module]:
     Without modules.json the directory holds a plain transformer, as in sentence-transformers. It is then the only
     module, and other files of sentence-transformers have no effect.
 
-    Raises
-    ------
-    OSError
-        If modules.json cannot be read.
-    ValueError
-        If it lists other modules, or a folder that is not below `directory`.
+    Raises OSError or ValueError if modules.json cannot be read, lists other modules, or a folder that is not below
+    `directory`.
     """
     path = directory / "modules.json"
     if not path.exists():
@@ -56,12 +52,7 @@ def read_modules(directory: Path) -> list[Module]:
 def read_transformer(directory: Path) -> Module | None:
     """Return the only module of a modules.json, the Transformer of a CrossEncoder; None without that file.
 
-    Raises
-    ------
-    OSError
-        If modules.json cannot be read.
-    ValueError
-        If it lists another module, or a folder that is not below `directory`.
+    Raises the errors of `read_modules`.
     """
     path = directory / "modules.json"
     if not path.exists():
@@ -78,12 +69,7 @@ def read_transformer(directory: Path) -> Module | None:
 def first_transformer(directory: Path) -> Path:
     """Return the folder of the Transformer, the first module of modules.json; `directory` without that file.
 
-    Raises
-    ------
-    OSError
-        If modules.json cannot be read.
-    ValueError
-        If it lists another module first, or a folder that is not below `directory`.
+    Raises the errors of `read_modules`.
     """
     path = directory / "modules.json"
     if not path.exists():

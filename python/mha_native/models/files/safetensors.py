@@ -51,12 +51,8 @@ class SafetensorsFile:
     entries : dict of str to TensorEntry
         The header, checked against the size of the file.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be opened or read.
-    ValueError
-        If the header is damaged, or does not match the size of the file; in `read`, if the file has become shorter.
+    Raises OSError or ValueError if the file cannot be read, or the header is damaged or does not match the size of the
+    file. `read` raises ValueError if the file has become shorter.
     """
 
     readable: Collection[str] = READABLE

@@ -52,12 +52,7 @@ def read_sentence_config(
     `max_seq_length`, else `model_max_length` of tokenizer_config.json, and at most `max_positions`. `max_seq_length`
     may also count the `unused_positions`, which the table of positions has in addition.
 
-    Raises
-    ------
-    OSError
-        If a file cannot be read.
-    ValueError
-        If a file is damaged, or asks for an unsupported feature.
+    Raises OSError or ValueError if a file cannot be read or is damaged, or asks for an unsupported feature.
     """
     lower_case, path = False, folder / "tokenizer_config.json"
     tokenizer = read_json(path, dict) if path.exists() else {}

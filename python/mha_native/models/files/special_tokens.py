@@ -26,11 +26,8 @@ _REFUSED = dict.fromkeys(
 def read_special_tokens(source: Source, defaults: Mapping[str, Any], vocab_size: int) -> SpecialTokens:
     """Read the tokens of generation_config.json or, without that file, of config.json with the defaults of the family.
 
-    Raises
-    ------
-    ValueError
-        If a token is not in the vocabulary, if no token begins the text of the decoder, or if there is an unsupported
-        rule for the choice of tokens.
+    Raises ValueError if a token is not in the vocabulary, if no token begins the text of the decoder, or if there is an
+    unsupported rule for the choice of tokens.
     """
     entries = Entries(source.path.with_name("generation_config.json"), source.generation)
     if not source.generation:

@@ -40,14 +40,8 @@ class TensorFile(Protocol):
 def open_weights(folder: Path) -> TensorFile:
     """Return the tensors in `folder`.
 
-    Raises
-    ------
-    FileNotFoundError
-        If there are no files of weights.
-    OSError
-        If a file cannot be opened or read.
-    ValueError
-        If a file is damaged, or all weights are in other formats.
+    Raises FileNotFoundError if there are no files of weights, and OSError or ValueError if a file cannot be read or is
+    damaged, or if all weights are in other formats.
     """
     path, index = folder / _ONE_FILE, folder / _INDEX
     if not path.exists():
@@ -74,12 +68,8 @@ class ShardedTensors:
     entries : dict of str to TensorEntry
         The headers of all files, checked.
 
-    Raises
-    ------
-    OSError
-        If a file cannot be opened or read.
-    ValueError
-        If the index is damaged, names a file outside its folder, or differs from the headers of the files.
+    Raises OSError or ValueError if a file cannot be read or is damaged, or if the index names a file outside its folder
+    or differs from the headers of the files.
     """
 
     readable = SafetensorsFile.readable

@@ -38,13 +38,13 @@ class TokensConfig(NamedTuple):
 
 
 class TokensNames(NamedTuple):
-    """The names of the tensors of `TokensConfig`, of which a family may lack all but the word table.
+    """The names of the tensors of `TokensConfig`. A family can lack all but the word table.
 
     Attributes
     ----------
     words : tuple of str
-        In a model of several stacks each may have a copy, of which the first counts and the others must be equal. A
-        model of one stack reads the first name.
+        The word table. In a model of several stacks each stack can have a copy; the first one counts, and the others
+        must be equal. A model of one stack reads the first name.
     """
 
     words: tuple[str, ...] = ("embed_tokens.weight",)
@@ -62,14 +62,14 @@ class TokensNames(NamedTuple):
             yield from config.norm.shapes(self.norm, config.embed_dim)
 
     def read(self, config: TokensConfig, words: NDArray[Any], tensors: Tensors, dtype: np.dtype[Any]) -> Tables:
-        """Return the tables of `Tokens` in `dtype`. `words` are as `scaled_words` gives them."""
+        """Return the tables of `Tokens` in `dtype`, with `words` from `scaled_words`."""
         added = self._added(config, tensors)
         norm = {} if config.norm is None else config.norm.read(self.norm, tensors, dtype)
         tables = {"words": words} | {f"norm_{part}": numbers for part, numbers in norm.items()}
         return tables if added is None else tables | {"added": in_dtype(added, dtype)}
 
     def _added(self, config: TokensConfig, tensors: Tensors) -> NDArray[np.float32] | None:
-        """The table [rows, E] of all that is added to words: positions for each type, or types, or zeros for a norm."""
+        """Return the table [rows, E] that is added to words: positions for each type, or types, or zeros for a norm."""
         types = tensors[self.token_types][:_MOST_TYPES] if config.token_types else None
         if config.max_positions is None or not config.has_positions:
             nothing = None if config.norm is None else np.zeros((1, config.embed_dim), np.float32)
@@ -82,7 +82,7 @@ class TokensNames(NamedTuple):
 
 
 def scaled_words(words: NDArray[np.float32], config: TokensConfig, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the word table [V, E] in `dtype`, scaled. With `scales_first` the argument is changed."""
+    """Return the word table [V, E] in `dtype`, scaled. With `scales_first` the argument is scaled in place."""
     if config.scale == 1:
         return in_dtype(words, dtype)
     if config.scales_first:
@@ -101,7 +101,7 @@ class Tokens:
     ----------
     config : TokensConfig
     tables : dict of arrays
-        In the dtype of the model: ``words`` [V, E]; and, if there are any, ``added`` (positions for each type one after
+        In the dtype of the model: ``words`` [V, E]; and optionally ``added`` (positions for each type one after
         another, or types), ``norm_weight`` [E] and ``norm_bias`` [E].
     """
 
@@ -130,9 +130,9 @@ class Tokens:
         cu_seqlens : [B + 1]
             The begin and end of each text.
         places : [N], optional
-            The places of tokens in their texts, which have been checked. Default: 0, 1, ... in each text.
+            The places of tokens in their texts, without further checks. Default: 0, 1, ... in each text.
         token_types : [N], optional
-            0, or 1 in the second text of a pair; of no effect in a model without types. Default: all 0.
+            0, or 1 in the second text of a pair; ignored in a model without types. Default: all 0.
         """
         config, tables = self.config, self.tables
         types = self._checked_types(tokens, token_types) if config.token_types else None
@@ -167,7 +167,7 @@ class Tokens:
             raise ValueError(f"tokens must be at least 0 and less than {count}; got {int(tokens[wrong])} at {wrong}")
 
     def _check_lengths(self, cu_seqlens: NDArray[np.integer]) -> None:
-        """Refuse texts with more tokens than there are positions, of which there is no table."""
+        """Refuse texts with more tokens than the model has positions, in a model without a table of positions."""
         lengths, most = np.diff(cu_seqlens), self.config.max_positions
         if most is not None and len(lengths) and lengths.max() > most:
             raise ValueError(
@@ -193,7 +193,7 @@ class Tokens:
     def _rows_of_places(
         self, tokens: NDArray[np.integer], cu_seqlens: NDArray[np.integer], types: NDArray[np.int64] | None
     ) -> NDArray[np.int64]:
-        """Return the row of each token in the table of positions, where types follow one another."""
+        """Return the row of each token in the table of positions, which holds one type after another."""
         config, most = self.config, self.config.max_positions or 0
         lengths = np.diff(cu_seqlens)
         takes_place = np.ones(len(tokens), np.int64)

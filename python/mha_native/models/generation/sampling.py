@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...functions.messages import shown
 from ...functions.scalars import checked_real
-from ...layers._constructor_arguments import checked_size
+from ...layers._constructor_arguments import optional_size
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -73,7 +73,7 @@ class SamplingOptions(NamedTuple):
         top_p = real("top_p", "above 0 and at most 1", lambda x: 0 < x <= 1)
         min_p = real("min_p", "from 0 to 1", lambda x: 0 <= x <= 1)
         penalty = real("repetition_penalty", "above 0", lambda x: x > 0)
-        top_k = None if given.get("top_k") is None else checked_size(function, "top_k", given["top_k"])
+        top_k = optional_size(function, "top_k", given.get("top_k"))
         seed = given.get("seed")
         try:
             np.random.SeedSequence(seed)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ... import _core
 from ...functions.messages import in_the_name_of
-from ...layers._constructor_arguments import checked_size
+from ...layers._constructor_arguments import optional_size
 from ..text.batching import batches, packed
 from ..text.language_tokenizer import LanguageTokenizer, read_prompts
 from .engine import Caches, GenerationKeywords, GenerationOptions, GenerationStatistics, Step, generate_steps
@@ -80,8 +80,7 @@ class TextGenerator(NamedTuple):
         self, function: str, sequences: list[list[int]], num_threads: int | None
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
         """Yield the tokens [T] of each text and the vectors [T, E] of the last layer."""
-        if num_threads is not None:
-            num_threads = checked_size(function, "num_threads", num_threads)
+        num_threads = optional_size(function, "num_threads", num_threads)
         for batch in batches(sequences):
             tokens, cu_seqlens = packed(batch)
             with in_the_name_of(function):

@@ -67,10 +67,7 @@ class ClassificationHeadConfig(NamedTuple):
 def head_of(path: Path, family: Family, task: str, embed_dim: int, num_labels: int) -> ClassificationHeadConfig:
     """Return the head of a model of this family for `TEXTS` or `TOKENS`; `path` is its config.json.
 
-    Raises
-    ------
-    ValueError
-        If the family has no supported head, or if config.json asks for an unsupported feature.
+    Raises ValueError if the family has no supported head, or if config.json asks for an unsupported feature.
     """
     if family.model_types == ("modernbert",):
         entries = Entries.read(path)

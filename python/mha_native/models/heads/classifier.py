@@ -162,14 +162,7 @@ def load_classifier(
 ) -> Classifier:
     """Open the classifier in the directory `home` for `task`, `TEXTS` or `TOKENS`.
 
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If a file is missing or damaged, or asks for an unsupported feature.
-    OSError
-        If a file cannot be read, or a model cannot be downloaded.
-    ImportError
-        Without tokenizers.
+    Raises the errors of `SentenceEncoder.from_pretrained`.
     """
     require_library()
     kind, stored = checked_dtypes(function, dtype, weight_dtype)

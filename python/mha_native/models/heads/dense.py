@@ -62,12 +62,7 @@ def load_dense(config: DenseConfig) -> Dense:
 def read_dense(folder: Path, in_features: int) -> DenseConfig:
     """Read config.json in the folder of a Dense with `in_features` inputs.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-    ValueError
-        If it does not fit, or asks for an unsupported feature.
+    Raises OSError or ValueError if the file cannot be read, does not fit, or asks for an unsupported feature.
     """
     path = folder / "config.json"
     entries = Entries.read(path)

@@ -34,12 +34,7 @@ class HeadConfig(NamedTuple):
 def read_head(modules: list[Module], embed_dim: int) -> HeadConfig:
     """Read the modules after a transformer with `embed_dim` features; the default is mean pooling alone.
 
-    Raises
-    ------
-    OSError
-        If a file cannot be read.
-    ValueError
-        If it does not fit, or asks for an unsupported feature.
+    Raises OSError or ValueError if a file cannot be read, does not fit, or asks for an unsupported feature.
     """
     pooling = Pooling()
     steps: list[DenseConfig | None] = []
@@ -94,12 +89,8 @@ class Head:
 
         Parameters
         ----------
-        rows : [N, E]
-            The vectors of the tokens of all texts.
-        cu_seqlens : [n + 1]
-            Offsets of the rows of each text.
-        prompt_tokens : int
-            Number of tokens at the beginning of each text that are not pooled.
+        rows, cu_seqlens, prompt_tokens
+            As for a call of `Pooling`.
         features : int
             Number of features to keep; the others are left out at the end.
         normalize : bool, optional

@@ -37,12 +37,8 @@ def read_labels(path: Path, task: str) -> Labels:
 
     Without ``id2label`` the labels are LABEL_0, LABEL_1, ...: ``num_labels`` of them, or 2.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-    ValueError
-        If the model is for another task, or if the labels are not numbered from 0.
+    Raises OSError or ValueError if the file cannot be read, if the model is for another task, or if the labels are not
+    numbered from 0.
     """
     entries = Entries.read(path)
     architectures = entries.values.get("architectures")

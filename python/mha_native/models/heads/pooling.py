@@ -82,12 +82,7 @@ def scaled_to_length_1(vectors: NDArray[Any], num_threads: int | None) -> NDArra
 def read_pooling(path: Path, embed_dim: int) -> Pooling:
     """Read the pooling of vectors with `embed_dim` features; the default is the mean.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-    ValueError
-        If it asks for an unsupported mode.
+    Raises OSError or ValueError if the file cannot be read, or asks for an unsupported mode.
     """
     entries = Entries.read(path)
     entries.refuse_others({*_WIDTHS, *_FLAGS, "pooling_mode", "include_prompt"})

@@ -14,12 +14,8 @@ def read_activation(directory: Path, config: Path, num_labels: int) -> str:
     config_sentence_transformers.json in `directory` comes first, then the entries of older versions in the file
     `config`. The default is the sigmoid for a single label, and the identity for more.
 
-    Raises
-    ------
-    OSError
-        If a file cannot be read.
-    ValueError
-        If the activation is unsupported. A name in a file is looked up, never imported.
+    Raises OSError or ValueError if a file cannot be read, or if the activation is unsupported. A name in a file is
+    looked up, never imported.
     """
     settings = directory / SETTINGS_FILE
     old = read_json(config, dict)

@@ -27,12 +27,8 @@ class Prompts(NamedTuple):
     def chosen(self, function: str, prompt_name: str | None, prompt: str | None) -> str:
         """Return the prompt of a call: the prompt itself, the prompt with this name, or the default.
 
-        Raises
-        ------
-        TypeError
-            If an argument is not a str.
-        ValueError
-            If the name is unknown, if both are given, or if the prompt holds half of a surrogate pair.
+        Raises TypeError or ValueError if an argument is not a str, if the name is unknown, if both are given, or if the
+        prompt holds half of a surrogate pair.
         """
         for what, value in (("prompt", prompt), ("prompt_name", prompt_name)):
             if value is not None and not isinstance(value, str):
@@ -62,12 +58,7 @@ class Settings(NamedTuple):
 def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> Settings:
     """Read the settings in the directory of a model of sentence-transformers. The file can be missing.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-    ValueError
-        If it is damaged, or if the model is of another type.
+    Raises OSError or ValueError if the file cannot be read or is damaged, or if the model is of another type.
     """
     path = directory / SETTINGS_FILE
     usual = _USUAL if model_type == "SentenceTransformer" else {}

@@ -33,13 +33,9 @@ def read_library(path: Path) -> Any:
 class Tokenizer:
     """Turn texts into tokens, with special tokens; long texts are cut to `max_seq_length` unless `cuts` is False.
 
-    Raises
-    ------
-    ImportError
-        Without the library.
-    FileNotFoundError, ValueError
-        If the file is missing or damaged, or does not fit the other files of the model. With some damaged files the
-        library fails only in `encode` and `encode_batch`.
+    Raises ImportError without the library, and FileNotFoundError or ValueError if the file is missing or damaged, or
+    does not fit the other files of the model. With some damaged files the library fails only in `encode` and
+    `encode_batch`.
     """
 
     def __init__(

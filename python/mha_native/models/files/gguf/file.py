@@ -34,12 +34,8 @@ class GGUFFile:
     entries : dict of str to TensorEntry
         The tensors, by their names in the file.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be opened or read.
-    ValueError
-        If the header is damaged, or names bytes beyond the end; in `read`, if the file has become shorter.
+    Raises OSError or ValueError if the file cannot be read, or the header is damaged or names bytes beyond the end.
+    `read` raises ValueError if the file has become shorter.
     """
 
     readable: Collection[str] = READERS.keys()

@@ -33,14 +33,8 @@ class GGUFSource:
     tokenizer_config : dict
         The entries of an equivalent tokenizer_config.json.
 
-    Raises
-    ------
-    FileNotFoundError
-        If the file does not exist.
-    OSError
-        If it cannot be opened or read.
-    ValueError
-        If the file is damaged, or the metadata have unknown or unsupported entries.
+    Raises OSError or ValueError if the file cannot be read or is damaged, or if the metadata have unknown or
+    unsupported entries.
     """
 
     has_tokenizer = True

@@ -24,10 +24,8 @@ class Vocabulary:
     whole : list of str
         Other tokens that are found in texts before texts are split.
 
-    Raises
-    ------
-    ValueError
-        If there are no tokens, if two tokens are equal, or if an array does not have one value for each token.
+    Raises ValueError if there are no tokens, if two tokens are equal, or if an array does not have one value for each
+    token.
     """
 
     def __init__(self, file: GGUFFile) -> None:
