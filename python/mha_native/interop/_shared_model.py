@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from ..functions.dtypes import dtype_name, numpy_dtype
 from ..functions.messages import in_the_name_of, shown
 from ..sentence_transformers import CrossEncoder, SentenceTransformer
@@ -63,7 +65,7 @@ class SharedModel:
         self._formats = {name: _name_of_format(owner, name, x) for name, x in formats.items() if x is not None}
         settings = {"model_name": model_name, **settings, "model_kwargs": kwargs, **self._formats}
         try:
-            self.settings: dict[str, Any] = json.loads(json.dumps(settings))
+            self.settings: dict[str, Any] = json.loads(json.dumps(settings, default=_plain))
         except (TypeError, ValueError) as error:
             raise TypeError(f"{owner}: arguments must be values of JSON: {error}") from error
         self._owner = owner
@@ -100,6 +102,13 @@ def _name_of_format(owner: str, name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     return dtype_name(numpy_dtype(f"{owner}: {name} must be a dtype or the name of one", value))
+
+
+def _plain(value: object) -> Any:
+    """Convert numbers of NumPy for JSON."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _made(kind: type[SharedModel], owner: str, settings: dict[str, Any]) -> SharedModel:

@@ -171,7 +171,9 @@ def opened(owner: str, model: Model, **options: Unpack[PromptOptions]) -> TextEm
     if isinstance(model, SentenceEncoder):
         embedder = TextEmbedder(owner, encoder=model, **options)
     elif isinstance(model, str | PathLike):
-        embedder = TextEmbedder(owner, model_name=os.fspath(model), **options)
+        # As "./model" a path cannot be taken for a name, which would be looked up in the cache.
+        name = model if isinstance(model, str) else os.path.join(os.curdir, model)
+        embedder = TextEmbedder(owner, model_name=name, **options)
     else:
         raise TypeError(f"{owner}: model must be a path; got {shown(model)}")
     with in_the_name_of(owner, model_name="model"):

@@ -39,6 +39,21 @@ def test_embeddings_are_those_of_the_encoder(options: dict[str, Any], directory:
         assert_same_bits(model.embeddings(texts), expected)
 
 
+def test_options_may_be_numbers_of_numpy(directory: str) -> None:
+    expected = SentenceEncoder.from_pretrained(directory).encode(TEXTS, truncate_dim=5, normalize=True)
+    model = opened("Plug", directory, truncate_dim=np.int64(5), normalize=np.bool_(True))  # type: ignore[typeddict-item]
+    assert_same_bits(pickle.loads(pickle.dumps(model)).embeddings(TEXTS), expected)
+
+
+def test_a_path_is_not_looked_up_in_the_cache(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError) as refused:
+        opened("Plug", Path("no/such"))
+    assert "cache" not in str(refused.value)
+    monkeypatch.chdir(Path(directory).parent)
+    expected = SentenceEncoder.from_pretrained(directory).encode(TEXTS)
+    assert_same_bits(opened("Plug", Path("model")).embeddings(TEXTS), expected)
+
+
 def test_embeddings_of_no_texts(directory: str) -> None:
     found = opened("Plug", directory).embeddings([], shows_progress=True)
     assert (found.shape, found.dtype) == ((0, 24), np.float32)
