@@ -64,14 +64,14 @@ class Turns:
 
 
 class Neighbours:
-    """What the layers of one model share.
+    """The state that the layers of one model share.
 
     Attributes
     ----------
     config
-        Of the model.
+        The configuration of the model.
     implementation : str
-        Of attention, with which layers are replaced; with another one those of torch compute.
+        The attention implementation of replaced layers. With another implementation the layers of torch compute.
     """
 
     def __init__(self, config: Any, implementation: str) -> None:
@@ -80,7 +80,7 @@ class Neighbours:
         self._bias: tuple[Any, Any, torch.Tensor | None] = (None, None, None)
 
     def warn_of_gradients(self) -> None:
-        """Say once why nothing becomes faster."""
+        """Warn once that torch computes, because gradients are recorded."""
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
@@ -90,7 +90,7 @@ class Neighbours:
             )
 
     def biased(self, mask: torch.Tensor | None, bias: torch.Tensor) -> torch.Tensor:
-        """The sum of an additive mask and a bias, once for all layers of a call."""
+        """Return the sum of an additive mask and a bias, computed once for all layers of a call."""
         if self._bias[0] is not mask or self._bias[1] is not bias:
             self._bias = mask, bias, bias if mask is None else bias + mask
         total: torch.Tensor = self._bias[2]
@@ -98,22 +98,22 @@ class Neighbours:
 
 
 class LayerForward:
-    """What stands in place of the method ``forward`` of one layer, which is left as it is.
+    """The replacement of the method ``forward`` of one layer. The layer itself is not changed.
 
     Parameters
     ----------
     layer : torch.nn.Module
     make : function
-        From the layer to one of this library that computes the same. ValueError if there is none.
+        Makes the equivalent layer of this library, or raises ValueError.
     i : int
-        Its number.
+        The index of the layer.
     neighbours : Neighbours
     options : dict
-        Its score options, but for a window, which masks say.
+        Its score options without the window, which masks have.
     turns : Turns, optional
-        If it has rotary positions.
+        Its rotary positions.
     is_causal : bool
-        It is a layer of a decoder.
+        Whether it is a layer of a decoder.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class LayerForward:
         return (out,) if self._gives_tuple else out
 
     def _computed(self, given: dict[str, Any]) -> torch.Tensor | None:
-        """What the layer gives; None if torch has to compute it."""
+        """Return the result of the layer; None if torch must compute it."""
         x, mask = given.pop("hidden_states"), given.pop("attention_mask", None)
         cache = given.pop("past_key_values", None)
         of_cache = None if cache is None else native_cache_layer(cache, self._i)

@@ -84,7 +84,7 @@ def _attention_of_torch(
     softcap: float | None = None,
     **others: Any,
 ) -> Any:
-    """What layers of torch call: "sdpa", or "eager" where scores have a cap, of which "sdpa" knows nothing."""
+    """Compute attention for layers of torch: by "sdpa", or by "eager" for scores with a cap, unsupported by "sdpa"."""
     if softcap is None:
         return AttentionInterface()["sdpa"](module, query, key, value, attention_mask, **others)
     queries, keys = query.shape[2], key.shape[2]
