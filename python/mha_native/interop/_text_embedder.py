@@ -56,9 +56,6 @@ class PromptOptions(EmbedderOptions, total=False):
     prompt: str | None
 
 
-_OPTIONS = ("truncate_dim", "normalize", "num_threads", "prompt_name", "prompt")
-
-
 class TextEmbedder(SharedModel):
     """A `SentenceTransformer`, or a `SentenceEncoder` that is open already, and the options of its calls.
 
@@ -73,7 +70,9 @@ class TextEmbedder(SharedModel):
         ``encode_document`` choose them.
     encode_kwargs : dict, optional
         Arguments of these; the options count first.
-    truncate_dim, normalize, num_threads, prompt_name, prompt : optional
+    plain_prompt : dict, optional
+        ``prompt_name`` and ``prompt`` of `embeddings`.
+    truncate_dim, normalize, num_threads : optional
         As for `SentenceEncoder.encode`.
     """
 
@@ -90,8 +89,11 @@ class TextEmbedder(SharedModel):
         document_prompt: str | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
         encode_kwargs: Mapping[str, Any] | None = None,
-        **options: Unpack[PromptOptions],
+        plain_prompt: Mapping[str, str] | None = None,
+        **options: Unpack[EmbedderOptions],
     ) -> None:
+        if unknown := options.keys() - EmbedderOptions.__optional_keys__:
+            raise TypeError(f"{owner}: got an unexpected keyword argument {shown(min(unknown))}")
         for name, prompt in (("query_prompt", query_prompt), ("document_prompt", document_prompt)):
             if not (prompt is None or isinstance(prompt, str)):
                 raise TypeError(f"{owner}: {name} must be a str or None; got {shown(prompt)}")
@@ -103,6 +105,7 @@ class TextEmbedder(SharedModel):
         checked_size(owner, "encode_kwargs['batch_size']", encoding.get("batch_size", 1))
         check_device(owner, encoding.get("device"), "encode_kwargs['device']")
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        plain = {} if plain_prompt is None else {"plain_prompt": dict(plain_prompt)}
         super().__init__(
             owner,
             model_name=model_name,
@@ -111,6 +114,7 @@ class TextEmbedder(SharedModel):
             model_kwargs=model_kwargs,
             encode_kwargs=encoding,
             **given,
+            **plain,
         )
         if encoder is not None and self._formats:
             name, value = next(iter(self._formats.items()))
@@ -119,7 +123,7 @@ class TextEmbedder(SharedModel):
         self._options: dict[str, Any] = {"truncate_dim": encoding.get("truncate_dim")}
         if encoding.get("normalize_embeddings"):
             self._options["normalize"] = True
-        self._options |= {name: given[name] for name in _OPTIONS if name in given}
+        self._options |= {name: value for name, value in given.items() if name not in FormatOptions.__optional_keys__}
 
     def __reduce__(self) -> tuple[Any, ...]:
         made, (kind, owner, settings) = super().__reduce__()
@@ -130,7 +134,7 @@ class TextEmbedder(SharedModel):
     def num_features(self) -> int:
         """E, the features of an embedding."""
         with in_the_name_of(self._owner):
-            size: int = self._encoder.encode([], **self._options).shape[1]
+            size: int = self.embeddings([]).shape[1]
         return size
 
     def queries(self, method: str, texts: Sequence[str]) -> list[list[float]]:
@@ -144,10 +148,11 @@ class TextEmbedder(SharedModel):
     def embeddings(self, texts: Any, shows_progress: bool = False, **prompt: Any) -> NDArray[np.float32]:
         """Return the embeddings [N, E] of N texts: a list, an array of one axis, or a column of a data frame."""
         given = list(checked_texts("TextEmbedder.embeddings", texts))
+        options = self._options | (prompt or self.settings.get("plain_prompt", {}))
         if not (shows_progress and given):
-            return self._encoder.encode(given, **self._options | prompt)
+            return self._encoder.encode(given, **options)
         rows = np.empty((len(given), self.num_features), np.float32)
-        fill_rows(rows, self._encoder.encode_batches(given, **self._options | prompt), "texts", True)
+        fill_rows(rows, self._encoder.encode_batches(given, **options), "texts", True)
         return rows
 
     @property
@@ -168,12 +173,14 @@ class TextEmbedder(SharedModel):
 
 def opened(owner: str, model: Model, **options: Unpack[PromptOptions]) -> TextEmbedder:
     """Return an embedder with an open model, from a path, a name or a SentenceEncoder."""
+    others: Any = dict(options)
+    prompt = {name: value for name in ("prompt_name", "prompt") if (value := others.pop(name, None)) is not None}
     if isinstance(model, SentenceEncoder):
-        embedder = TextEmbedder(owner, encoder=model, **options)
+        embedder = TextEmbedder(owner, encoder=model, plain_prompt=prompt, **others)
     elif isinstance(model, str | PathLike):
         # As "./model" a path cannot be taken for a name, which would be looked up in the cache.
         name = model if isinstance(model, str) else os.path.join(os.curdir, model)
-        embedder = TextEmbedder(owner, model_name=name, **options)
+        embedder = TextEmbedder(owner, model_name=name, plain_prompt=prompt, **others)
     else:
         raise TypeError(f"{owner}: model must be a path; got {shown(model)}")
     with in_the_name_of(owner, model_name="model"):

@@ -1,19 +1,15 @@
 """Rankings of documents for the plugs of all packages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from numpy.typing import DTypeLike
 
 from ..functions.messages import in_the_name_of
 from ..functions.scalars import checked_integer
+from ..layers._constructor_arguments import WeightDType
 from ..sentence_transformers import CrossEncoder
 from ._shared_model import SharedModel
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack  # in typing from Python 3.11 on
-
-    from ._text_embedder import FormatOptions
 
 
 class TextRanker(SharedModel):
@@ -36,10 +32,12 @@ class TextRanker(SharedModel):
         model_name: str,
         top_n: int | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
-        **formats: Unpack[FormatOptions],
+        dtype: DTypeLike | None = None,
+        weight_dtype: WeightDType = None,
     ) -> None:
         if top_n is not None:
             top_n = checked_integer(owner, "top_n", top_n, 1)
+        formats = {"dtype": dtype, "weight_dtype": weight_dtype}
         super().__init__(owner, model_name=model_name, top_n=top_n, model_kwargs=model_kwargs, **formats)
 
     def ranked(self, method: str, query: str, texts: Sequence[str]) -> list[tuple[int, float]]:

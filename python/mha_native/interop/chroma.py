@@ -108,7 +108,7 @@ class MhaNativeEmbeddingFunction(EmbeddingFunction):
         name = "MhaNativeEmbeddingFunction.validate_config"
         if "model_name" not in config:
             raise ValueError(f"{name}: config must have model_name; it has {listed(map(str, config)) or 'nothing'}")
-        known = (*TextEmbedder.SETTINGS, *EmbedderOptions.__annotations__)
+        known = (*TextEmbedder.SETTINGS, *sorted(EmbedderOptions.__optional_keys__))
         if others := config.keys() - known:
             raise ValueError(f"{name}: config may have {listed(known)}; got {listed(sorted(others))}")
         TextEmbedder(name, **config)

@@ -146,5 +146,7 @@ def test_mistakes(prompted_model: str) -> None:
         MhaNativeTextEmbedder(3)
     with pytest.raises(TypeError, match=r"^MhaNativeDocumentEmbedder: prompt must be a str or None; got 3"):
         MhaNativeDocumentEmbedder(prompted_model, prompt=3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'truncate_dim'"):
+        MhaNativeRanker(prompted_model, truncate_dim=3)
     with pytest.raises(ValueError, match=r"^MhaNativeRanker.* top_k "):
         MhaNativeRanker(prompted_model, top_k=0)

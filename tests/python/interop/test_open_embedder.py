@@ -87,6 +87,8 @@ def test_an_open_model_is_taken_along(directory: str, tmp_path: Path) -> None:
     ("arguments", "error", "message"),
     [
         ({"prompt_name": "summary"}, ValueError, "summary"),
+        ({"prompt_name": "query", "prompt": "x "}, ValueError, "prompt and prompt_name exclude each other"),
+        ({"batch_size": 3}, TypeError, "^Plug: got an unexpected keyword argument 'batch_size'"),
         ({"truncate_dim": 0}, ValueError, "truncate_dim must be"),
         ({"normalize": "yes"}, TypeError, "normalize"),
         ({"weight_dtype": "int4"}, TypeError, "weight_dtype"),

@@ -138,6 +138,7 @@ def test_the_description_is_the_embedders_own(prompted_model: str) -> None:
         ({"encode_kwargs": []}, TypeError, r"Plug: encode_kwargs must be a dict; got \[\]"),
         ({"encode_kwargs": {"device": "cuda"}}, ValueError, r"^Plug: .*device.* must be 'cpu'.*; got 'cuda'"),
         ({"encode_kwargs": {"batch_size": 0}}, ValueError, r"^Plug: .*batch_size.* must be .*; got 0"),
+        ({"prompt_name": "query"}, TypeError, r"^Plug: got an unexpected keyword argument 'prompt_name'"),
         ({"dtype": object()}, TypeError, r"^Plug: dtype must be a dtype or the name of one; got"),
         ({"encode_kwargs": {"precision": "int8"}}, ValueError, r"encode_kwargs may have batch_size.*; got precision"),
         ({"model_kwargs": {"device": object()}}, TypeError, r"arguments must be values of JSON: .*object"),
