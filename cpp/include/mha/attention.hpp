@@ -14,9 +14,9 @@
 
 namespace mha {
 
-/// Which keys a query sees, and what becomes of the scores. All restrictions compose: a key takes part if every one of
-/// them admits it. Scores are scaled, then capped, then biased (alibi_slopes, position_bias,
-/// attn_mask), then masked.
+/// The keys that a query sees, and the changes of scores. All restrictions compose: a key takes part if every
+/// restriction admits it. Scores are scaled, then capped, then biased (alibi_slopes, position_bias, attn_mask), then
+/// masked.
 struct AttentionOptions {
   /// [B|1, H|1, Tq|1, Tk|1], missing leading axes broadcast. DType::boolean: true takes part. The dtype of query: added
   /// to the scaled scores; minus infinity masks. Any strides, zero included; never expanded.
@@ -24,8 +24,8 @@ struct AttentionOptions {
   /// [B|1, Tk], boolean: true takes part, for every head and query.
   TensorView key_mask = {};
   /// [B|1, H|1, ceil(Tq / 64), ceil(Tk / 64)], boolean, missing leading axes broadcast: false hides 64 keys, from a
-  /// multiple of 64 on, from 64 rows of query. Keys and values of a block that nobody sees are not read, so the time is
-  /// that of the blocks that are seen.
+  /// multiple of 64 on, from 64 rows of query. Keys and values of a block that no row sees are not read, so hidden
+  /// blocks take no time.
   TensorView block_mask = {};
   /// Key j is visible to query i only if j <= query_offset + i.
   bool is_causal = false;
@@ -45,15 +45,15 @@ struct AttentionOptions {
   /// [H] or [B|1, H], of the dtype of lse: head h adds -alibi_slopes[b, h] * |query_offset + i - j| to its scores. In a
   /// ragged batch B counts the sequences.
   TensorView alibi_slopes = {};
-  /// [H, 2 R + 1], of the dtype of lse: head h adds position_bias[h, clamp(j - (query_offset + i), -R, R) + R] to the score
-  /// of query i and key j. Any strides.
+  /// [H, 2 R + 1], of the dtype of lse: head h adds position_bias[h, clamp(j - (query_offset + i), -R, R) + R] to the
+  /// score of query i and key j. Any strides.
   TensorView position_bias = {};
-  /// [H], of the dtype of lse or of query: one more score for each row of head h, which takes weight and has no value. It
-  /// counts in lse; a row that sees no key gives zeros and an lse of the sink.
+  /// [H], of the dtype of lse or of query: one more score for each row of head h, which takes weight and has no value.
+  /// It counts in lse; a row that sees no key gives zeros and an lse of the sink.
   TensorView sinks = {};
-  /// [B, T], of a ragged batch [N], or null. For layers with a RotaryEmbedding only: where the rows of query and key, which
-  /// are then as many, stand in its table, instead of at query_offset + i and at the length of a cache. Masks and biases
-  /// do not go by it.
+  /// [B, T], of a ragged batch [N], or null. For layers with a RotaryEmbedding only: where the rows of query and key,
+  /// which are then as many, stand in its table, instead of at query_offset + i and at the length of a cache. Masks and
+  /// biases do not go by it.
   const std::int64_t* positions = nullptr;
   /// Threads for this call; 0 takes the default of runtime.hpp. The result does not depend on it, not in one bit.
   int num_threads = 0;
@@ -68,21 +68,21 @@ struct AttentionOptions {
 /// @param lse   [B, H, Tq] or empty: logarithm of the sum of the exponentials of the masked scores, in the accumulator's
 ///              dtype (f64 for f64, else f32)
 ///
-/// A row that sees no key gives zeros and an lse of minus infinity. Memory behind a mask never reaches the output, NaN
-/// included. Safe to call from several threads at once.
+/// A row that sees no key gives zeros and an lse of minus infinity. Masked memory never reaches the output, not even a
+/// NaN. Safe to call from several threads at once.
 /// @throws std::invalid_argument, DTypeError, AllocationError before anything is written
 MHA_API void scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
                                           const MutableTensorView& out, const MutableTensorView& lse = {},
                                           const AttentionOptions& options = {});
 
 /// The same over the tokens of a cache, in the dtype of the cache: sequence b is batch element b of the query, whose
-/// batch size must be that of the cache. Tk is the longest of their lengths, and options.key_lengths must not be given.
+/// batch size must match the cache. Tk is the longest of their lengths, and options.key_lengths must not be given.
 /// Unless options say where the queries stand, by query_offsets or a query_offset other than 0, they are the last Tq
 /// tokens of each sequence, and query_offset is its length less Tq. `out` and `lse` must not overlap the cache.
 MHA_API void scaled_dot_product_attention(const TensorView& query, const KVCache& cache, const MutableTensorView& out,
                                           const MutableTensorView& lse = {}, const AttentionOptions& options = {});
 
-/// How far attention_weights goes. Keys behind key_lengths are not read at any stage: before the softmax they have a
+/// How far attention_weights goes. Keys after key_lengths are not read at any stage: before the softmax they have a
 /// score of minus infinity.
 enum class ScoreStage {
   scaled,  // scale * query key^T, also where a mask hides the key
@@ -95,7 +95,8 @@ enum class ScoreStage {
 /// Masked keys weigh exactly 0. Sinks have no part in the scores; all options are checked at every stage.
 MHA_API void attention_weights(const TensorView& query, const TensorView& key, const MutableTensorView& weights,
                                const AttentionOptions& options = {}, ScoreStage stage = ScoreStage::weights);
-/// The same over the keys of a cache, as scaled_dot_product_attention() has it; Tk is the length of the longest sequence.
+/// The same over the keys of a cache, as scaled_dot_product_attention() has it; Tk is the length of the longest
+/// sequence.
 MHA_API void attention_weights(const TensorView& query, const KVCache& cache, const MutableTensorView& weights,
                                const AttentionOptions& options = {}, ScoreStage stage = ScoreStage::weights);
 

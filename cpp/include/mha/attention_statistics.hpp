@@ -1,4 +1,5 @@
-// What the softmax weights are like, without storing them: how spread a row is, where it looks, what a key receives.
+// Statistics of the softmax weights, without storing the weights: entropy, maximum and mean distance of each row, and
+// the weight that each key receives.
 #pragma once
 
 #include <cstdint>

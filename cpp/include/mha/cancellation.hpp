@@ -8,12 +8,12 @@
 
 namespace mha {
 
-/// While it lives, calls of this library from the thread that made it ask now and then whether they are to end. A call
-/// that is told to throws mha::Cancelled, within some 0.1 s: what it wrote to outputs is of no use, caches are as they
-/// were before it, and the next call asks anew. Scopes nest and end in reverse order; the innermost one is asked.
+/// While it lives, calls of this library from the thread that made it ask now and then whether they should end. Then
+/// the call throws mha::Cancelled within about 0.1 s: its outputs are invalid, caches are unchanged, and the next call
+/// asks again. Scopes nest and end in reverse order; calls ask the innermost scope.
 ///
-/// Not asked is what only moves tokens within a KVCache, because it cannot stop halfway, and a call that takes no longer
-/// than 50 ms.
+/// Calls of at most 50 ms do not ask, and neither do calls that only move tokens within a KVCache, which cannot stop
+/// halfway.
 class MHA_API CancellationScope {
  public:
   /// @param should_cancel called with `state` on the thread of the scope, from within calls, every 50 ms or less often:

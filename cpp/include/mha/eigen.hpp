@@ -1,5 +1,5 @@
-// Views of Eigen's matrices, for programs that use Eigen 3.4 to 5. All of it is compiled there: the library shows no type of
-// Eigen, and mha.hpp does not include this file.
+// Views of Eigen's matrices, for programs that use Eigen 3.4 to 5. All of it is compiled there: the library shows no
+// type of Eigen, and mha.hpp does not include this file.
 #pragma once
 
 #include <type_traits>
@@ -34,8 +34,8 @@ ViewOf<Matrix> view(Matrix&& matrix) {
     return {matrix.data(), {matrix.rows(), matrix.cols()}, {matrix.rowStride(), matrix.colStride()}};
 }
 
-/// A view [heads, rows, columns / heads] of a matrix whose columns are those of all heads, one after another, as a
-/// projection gives them. `heads` must divide the columns.
+/// A view [heads, rows, columns / heads] of a matrix that has the columns of all heads, one after another, like the
+/// result of a projection. `heads` must divide the columns.
 template <class Matrix, class = std::enable_if_t<kIsEigen<Matrix>>>
 ViewOf<Matrix> view_heads(Matrix&& matrix, Index heads) {
   static_assert(!std::decay_t<Matrix>::IsVectorAtCompileTime, "a vector has no columns for heads");

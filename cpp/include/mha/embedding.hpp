@@ -1,4 +1,4 @@
-// The two ends of an encoder over texts: tokens to vectors before it, vectors to one for each text behind it.
+// The first and the last step of a text encoder: tokens to vectors, and the vectors of a text to one vector.
 //
 // N is the number of tokens of all texts together, one text after another as in varlen.hpp; B the number of texts.
 #pragma once
@@ -9,10 +9,10 @@
 
 namespace mha {
 
-/// What embed_tokens() looks up, all of one dtype. Neighbours along E lie next to each other.
+/// The tables of embed_tokens(), all of one dtype. Neighbours along E are contiguous.
 struct EmbeddingTables {
-  TensorView words;             // [V, E]: a row for each token that there is
-  TensorView positions;         // [P, E]: one for each place in a text, with what else is the same for every text
+  TensorView words;             // [V, E]: a row for each token of the vocabulary
+  TensorView positions;         // [P, E]: one for each place in a text, plus all that is the same for every text
   TensorView norm_weight = {};  // [E] or empty: 1
   TensorView norm_bias = {};    // [E] or empty: 0
   double norm_eps = 0;

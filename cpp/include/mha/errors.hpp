@@ -1,8 +1,8 @@
-// What the library throws: before any work is done, so that outputs are untouched, but for the last one.
+// The exceptions of the library. All but the last are thrown before any work is done: outputs are untouched.
 //   std::invalid_argument   a shape or a value breaks a rule           (Python: ValueError)
 //   mha::DTypeError         an element type breaks a rule              (Python: TypeError)
 //   mha::AllocationError    memory ran out; what() says how much       (Python: MemoryError)
-//   mha::Cancelled          a CancellationScope ended the call         (Python: what a signal handler raised)
+//   mha::Cancelled          a CancellationScope ended the call         (Python: the exception of a signal handler)
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ class MHA_API AllocationError : public std::bad_alloc {
   char message_[64];
 };
 
-/// The call was ended before it was done: outputs hold anything, caches what they held before. See cancellation.hpp.
+/// The call was cancelled: outputs are invalid, caches are unchanged. See cancellation.hpp.
 class MHA_API Cancelled : public std::exception {
  public:
   const char* what() const noexcept override { return "mha_native: the call was cancelled"; }

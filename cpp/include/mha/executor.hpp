@@ -1,19 +1,19 @@
-// Threads of the caller: what computes instead of the threads of this library.
+// The caller's thread pool, which computes instead of the threads of this library.
 #pragma once
 
 #include "mha/export.h"
 
 namespace mha {
 
-/// A pool of threads, by its one function. Neither the function nor what it calls may throw.
+/// A thread pool, as one function. Neither the function nor the bodies may throw.
 struct Executor {
   /// Calls body(context, i) once for each i in [0, count), on any threads, in any order, at once or one after another,
   /// and returns when all of them have returned. The calling thread may do its share. Several calls may come from
-  /// different threads at once; none comes from within a body.
+  /// different threads at once, but never from within a body.
   void (*parallel_for)(void* state, int count, void (*body)(void* context, int i), void* context) = nullptr;
   void* state = nullptr;
-  /// What num_threads = 0 of a call stands for: how many calls of a body run at once. A call that gives num_threads asks
-  /// for as many.
+  /// The default for num_threads = 0 of a call: how many bodies run at once. A call that passes num_threads asks for
+  /// that number.
   int num_threads = 0;
 };
 

@@ -35,8 +35,8 @@ inline float to_float(Float16 number) {
 
 namespace detail {
 
-/// The bits of the nearest number of a type of 16 bits, `fraction_bits` of them behind the point of the significand; of
-/// two equally near ones that which is even. What is too large becomes infinity, NaN stays NaN.
+/// The bits of the nearest number of a 16-bit type that has `fraction_bits` bits after the point of its significand; of
+/// two equally near numbers, the even one. A number that is too large becomes infinity; NaN stays NaN.
 inline std::uint16_t round_to_16_bits(double number, int fraction_bits) {
   std::uint64_t bits;
   std::memcpy(&bits, &number, sizeof bits);
@@ -44,7 +44,7 @@ inline std::uint16_t round_to_16_bits(double number, int fraction_bits) {
   const std::uint64_t infinity = 0x8000 - (std::uint64_t{1} << fraction_bits);
   if (magnitude > 0x7ff0000000000000) return static_cast<std::uint16_t>(sign | infinity | infinity >> 1);  // quiet
 
-  // The number is significand * 2^(exponent - 52). Below the least normal number the spacing stays what it is there.
+  // The number is significand * 2^(exponent - 52). Below the least normal number the spacing is constant.
   const int exponent = static_cast<int>(magnitude >> 52) - 1023, least = 2 - (1 << (14 - fraction_bits));
   const int shift = 52 - fraction_bits + (exponent < least ? least - exponent : 0);
   if (shift > 53) return static_cast<std::uint16_t>(sign);  // less than half of the smallest number

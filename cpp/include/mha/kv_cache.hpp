@@ -1,4 +1,4 @@
-// Keys and values of the tokens so far, in memory of a fixed size: what a decoder attends to step by step.
+// A key-value cache: keys and values of the tokens so far, in memory of a fixed size, for decoding step by step.
 #pragma once
 
 #include <cstdint>
@@ -27,29 +27,30 @@ struct KVCacheConfig {
 constexpr DType attended_as(DType dtype) { return dtype == DType::int8 ? DType::f32 : dtype; }
 
 /// Preallocated keys [B, Hk, capacity, D] and values [B, Hk, capacity, Dv], dense and aligned to 64 bytes. Sequence b
-/// holds lengths()[b] tokens, the oldest first; what lies behind them is not set. Attend to them with
+/// holds lengths()[b] tokens, the oldest first; memory after them is uninitialized. Attend to them with
 ///
 ///     options.key_lengths = cache.lengths();
 ///     options.query_offsets = ...  // lengths() before the tokens of the query were appended
 ///     scaled_dot_product_attention(query, cache.keys(), cache.values(), out, {}, options);
 ///
-/// The memory is taken from the operating system as it is first written to, by 2 MiB where the rows of a head fill as much,
-/// and it never moves. Whatever fails, fails before anything is changed. One call at a time may use a cache; calls that
-/// only read it may go on side by side.
+/// The operating system provides the memory when a call first writes to it, by 2 MiB where the rows of a head fill as
+/// much; the memory never moves. A call that fails changes nothing. A call
+/// that changes a cache must run alone on it; calls that only read it may run at the same time.
 ///
-/// Of a cache of int8 a number is integer * scale, rounded to float32, with scale = the largest magnitude of its row / 127
-/// and integer = its number / scale, rounded to nearest even. Tokens of float32 are quantized as they are written, and
-/// layers of float32 attend to them, with the results, in every bit, of a cache of float32 that holds these numbers.
+/// In a cache of int8 a number is integer * scale, rounded to float32, with scale = the largest magnitude of its row /
+/// 127 and integer = its number / scale, rounded to nearest even. Tokens of float32 are quantized as they are written,
+/// and layers of float32 attend to them, with the results, in every bit, of a cache of float32 that holds these
+/// numbers.
 class MHA_API KVCache {
  public:
   /// @throws std::invalid_argument, DTypeError, AllocationError
   explicit KVCache(const KVCacheConfig& config);
-  /// A cache over memory of the caller's, which must live as long as the cache: calls write tokens there, and move them.
+  /// A cache over the caller's memory, which must live as long as the cache: calls write and move tokens in it.
   ///
-  /// @param keys     [B, Hk, capacity, D] of any dtype but int8; rows of a head lie one behind the other, heads and sequences
-  ///                 anywhere
+  /// @param keys     [B, Hk, capacity, D] of any dtype but int8; rows of a head are contiguous, heads and sequences may have
+  ///                 any strides
   /// @param values   [B, Hk, capacity, Dv] likewise
-  /// @param lengths  [B], how many tokens are there already; null: none
+  /// @param lengths  [B], the tokens that the memory holds already; null: none
   /// @throws std::invalid_argument, DTypeError, AllocationError
   KVCache(const MutableTensorView& keys, const MutableTensorView& values, const std::int64_t* lengths = nullptr);
   virtual ~KVCache();
@@ -66,20 +67,20 @@ class MHA_API KVCache {
   /// The scales of a cache of int8, [B, Hk, capacity, 1]; no tensors, if it is of another dtype.
   TensorView key_scales() const;
   TensorView value_scales() const;
-  /// [B]: tokens of each sequence. The pointer stays valid, what it points to changes.
+  /// [B]: tokens of each sequence. The pointer stays valid; calls change the numbers.
   const std::int64_t* lengths() const;
   /// Copies the tokens to dense rows in the dtype of the cache, out [B, Hk, T, D] or [B, Hk, T, Dv] with T of at least
-  /// longest(): zeros behind those of each sequence.
+  /// longest(), with zeros after the tokens of each sequence.
   void copy_keys(const MutableTensorView& out) const;
   void copy_values(const MutableTensorView& out) const;
   /// Likewise the scales of a cache of int8, [B, Hk, T, 1].
   void copy_key_scales(const MutableTensorView& out) const;
   void copy_value_scales(const MutableTensorView& out) const;
-  /// The largest of lengths(); or what it will be once `count` tokens, or the first new_lengths[b] of them, are
+  /// The largest of lengths(), or its value after `count` more tokens, or the first new_lengths[b] of them, are
   /// appended.
   Index longest(Index count = 0, const std::int64_t* new_lengths = nullptr) const;
 
-  /// Copies tokens behind those of each sequence.
+  /// Appends a copy of tokens to each sequence.
   ///
   /// @param key         [B, Hk, T, D], missing leading axes have length 1; any strides; must not overlap the cache
   /// @param value       [B, Hk, T, Dv]
@@ -101,18 +102,18 @@ class MHA_API KVCache {
   /// Forgets the newest `count` tokens of each sequence, or counts[b] of sequence b: drafts that were rejected.
   void rollback(std::int64_t count);
   void rollback(const std::int64_t* counts);
-  /// Sequence b becomes what sequence index[b] was: beams that live on, each as often as it is named. Only tokens are
-  /// moved, and nothing for index[b] = b.
+  /// Replaces sequence b by the old sequence index[b], as beam search does with the beams that continue. Copies tokens
+  /// only, and none where index[b] = b.
   void reorder(const std::int64_t* index);
   /// Forgets the oldest tokens of sequences that hold more than `count`. Positions count from the oldest token left,
-  /// and masks and biases see differences of positions only. Each call moves what stays, so it should free many tokens
-  /// at once: at twice the window as capacity a token is moved once on average. Keys that were turned stay so: from then
-  /// on AttentionOptions::positions say where new rows stand.
+  /// and masks and biases see differences of positions only. Each call moves the tokens that stay, so free many tokens
+  /// at once: with a capacity of twice the window a token moves once on average. Keys keep their rotation: from then on
+  /// pass AttentionOptions::positions for new rows.
   void keep_last(std::int64_t count);
   /// Forgets everything.
   void clear();
 
-  /// What the library has of a cache.
+  /// The library's own object, for its sources.
   CacheStorage& storage() { return *storage_; }
   const CacheStorage& storage() const { return *storage_; }
 

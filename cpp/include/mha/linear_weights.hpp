@@ -1,4 +1,4 @@
-// The weights of one linear map, y = x W^T + b: what layers are given, and what they copy out again.
+// The weights of one linear map, y = x W^T + b, as arguments of layers and as outputs of copy_weights().
 #pragma once
 
 #include "mha/tensor_view.hpp"

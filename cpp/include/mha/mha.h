@@ -1,18 +1,19 @@
-/* The library for C and for whatever calls C: what the headers *.hpp have, without exceptions.
+/* The library for C and for languages that call C: everything in the headers *.hpp, without exceptions.
  *
- * Functions that can fail return a status; when it is not MHA_OK nothing has been written, but to outputs of a call that
- * was cancelled, and mha_last_error() has the sentence. Pointers that may be null say so. Enumerations are int, so that other languages know their size. Shapes,
- * rules and axis letters are those of the header *.hpp that has the function or the class which a comment names.
- * Functions may be called from several threads at once, those that change a cache one at a time for each cache.
+ * Functions that can fail return a status. If it is not MHA_OK, mha_last_error() has a sentence, and the call has
+ * written nothing, except to the outputs of a cancelled call. Pointers must not be null unless a comment allows it.
+ * Enumerations are int, so that other languages know their size. Comments name a function or class of a header *.hpp,
+ * which defines shapes, rules and axis letters. You may call functions from several threads at once; a call that
+ * changes a cache must run alone on that cache.
  *
- * Checked are dtypes, ranks, shapes, strides, options, enumerators, the entries of arrays of integers, overlaps, and that no
- * pointer to a struct, a handle or the elements of a tensor is null, unless it may be; an empty tensor needs no memory.
- * Believed is that memory is as large as shapes and comments say, and that a handle has not been destroyed. Functions that
- * return no status take no null, but for mha_..._destroy().
+ * The library checks dtypes, ranks, shapes, strides, options, enumerators, the entries of arrays of integers, overlaps,
+ * and null pointers to structs, handles and elements of tensors; an empty tensor needs no memory. It cannot check the
+ * size of memory, or that a handle has not been destroyed. Functions that return no status accept no null, except
+ * mha_..._destroy().
  *
- * What mha_..._create() makes is the caller's until mha_..._destroy(). It holds copies of what it was made from, and
- * everything but a cache is immutable. Zeros and nulls in a struct stand for the usual choice, but in
- * mha_attention_options, which begin as mha_default_options(). */
+ * The caller owns the result of mha_..._create() until mha_..._destroy(). The result copies its arguments, and is
+ * immutable unless it is a cache. Zeros and nulls in a struct select the default, except in mha_attention_options,
+ * which you initialize by mha_default_options(). */
 #ifndef MHA_MHA_H
 #define MHA_MHA_H
 
@@ -58,9 +59,9 @@ MHA_API const char* mha_active_isa(void) MHA_NOEXCEPT;
 MHA_API const char* mha_active_isa_reason(void) MHA_NOEXCEPT;
 /* For the whole process; null or "" goes back to the environment and detection. */
 MHA_API mha_status mha_set_isa(const char* name) MHA_NOEXCEPT;
-/* What the latest call of this thread that computed ran on; "" before the first. */
+/* The instruction set of the latest call of this thread that computed; "" before the first. */
 MHA_API const char* mha_last_used_isa(void) MHA_NOEXCEPT;
-/* What num_threads = 0 of a call stands for; set for the whole process, 0 goes back to the environment and detection. */
+/* The default for num_threads = 0, for the whole process; setting 0 goes back to the environment and detection. */
 MHA_API int mha_num_threads(void) MHA_NOEXCEPT;
 MHA_API const char* mha_num_threads_reason(void) MHA_NOEXCEPT; /* one sentence */
 MHA_API mha_status mha_set_num_threads(int num_threads) MHA_NOEXCEPT;
@@ -75,7 +76,7 @@ typedef struct mha_executor {
   void* state;
   int num_threads;
 } mha_executor;
-/* What calls of this thread compute on from now on; it is copied. Null: the threads of the library. */
+/* Sets the executor, which is copied, for all later calls of this thread. Null: the library's threads. */
 MHA_API mha_status mha_set_executor(const mha_executor* executor) MHA_NOEXCEPT;
 
 /* Asked by calls of this thread from now on, now and then, whether they are to end; see cancellation.hpp. A call that is
@@ -106,9 +107,9 @@ typedef struct mha_tensor {
  * kept. */
 MHA_API mha_tensor mha_dense(const void* data, mha_dtype dtype, int rank, const ptrdiff_t* extents) MHA_NOEXCEPT;
 
-/* AttentionOptions; begin with those of mha_default_options(). Where options may be null, that stands for these. The
- * fields, with their types, are the rows of attention_options.def; their meaning is in attention.hpp. A pointer may be
- * null: the option is not given. query_offsets and key_lengths have one entry per batch element, positions one per row. */
+/* AttentionOptions; initialize them by mha_default_options(), which null selects where options may be null. The fields,
+ * with their types, are the rows of attention_options.def; their meaning is in attention.hpp. A pointer may be null:
+ * the option is not given. query_offsets and key_lengths have one entry per batch element, positions one per row. */
 typedef struct mha_attention_options {
 #define MHA_OPTION(field, type, argument, reading) type field;
 #include "mha/attention_options.def"
@@ -152,7 +153,7 @@ MHA_API mha_status mha_attention_statistics(const mha_tensor* query, const mha_t
                                             const mha_statistics* results,
                                             const mha_attention_options* options) MHA_NOEXCEPT;
 
-/* outs and lses have `shards` tensors each; lse may be null. The rules are those of merge_attention.hpp. */
+/* outs and lses have `shards` tensors each; lse may be null. merge_attention.hpp has the rules. */
 MHA_API mha_status mha_merge_attention(const mha_tensor* outs, const mha_tensor* lses, ptrdiff_t shards,
                                        const mha_tensor* out, const mha_tensor* lse, int num_threads) MHA_NOEXCEPT;
 
@@ -209,7 +210,7 @@ MHA_API mha_status mha_attention_weights_cached(const mha_tensor* query, const m
 MHA_API mha_status mha_attention_statistics_cached(const mha_tensor* query, const mha_cache* cache,
                                                    const mha_statistics* results,
                                                    const mha_attention_options* options) MHA_NOEXCEPT;
-/* Copies to dense rows [B, Hk, T, D] and [B, Hk, T, Dv], zeros behind the tokens of each sequence. */
+/* Copies to dense rows [B, Hk, T, D] and [B, Hk, T, Dv], with zeros after the tokens of each sequence. */
 MHA_API mha_status mha_cache_copy_keys(const mha_cache* cache, const mha_tensor* out) MHA_NOEXCEPT;
 MHA_API mha_status mha_cache_copy_values(const mha_cache* cache, const mha_tensor* out) MHA_NOEXCEPT;
 
@@ -221,8 +222,8 @@ typedef struct mha_paged_cache_config {
   mha_dtype dtype;
 } mha_paged_cache_config;
 MHA_API mha_status mha_paged_cache_create(const mha_paged_cache_config* config, mha_cache** cache) MHA_NOEXCEPT;
-/* Of a cache without pages 0 or null, as for a sequence that there is not. The table is that of the first
- * mha_paged_cache_pages_of() pages of a sequence. */
+/* 0 or null for a cache without pages, and for a sequence that does not exist. The table has mha_paged_cache_pages_of()
+ * entries. */
 MHA_API ptrdiff_t mha_paged_cache_num_pages(const mha_cache* cache) MHA_NOEXCEPT;
 MHA_API ptrdiff_t mha_paged_cache_page_size(const mha_cache* cache) MHA_NOEXCEPT;
 MHA_API ptrdiff_t mha_paged_cache_free_pages(const mha_cache* cache) MHA_NOEXCEPT;
@@ -280,7 +281,7 @@ typedef struct mha_layer_weights {
 MHA_API mha_status mha_layer_create(const mha_layer_config* config, const mha_layer_weights* weights,
                                     mha_layer** layer) MHA_NOEXCEPT;
 typedef struct mha_norm mha_norm; /* a norm: mha_norm_create() */
-/* What is done to queries and keys before attention: QueryKeySteps. Each may be null. */
+/* Steps that are applied to queries and keys before attention: QueryKeySteps. Each may be null. */
 typedef struct mha_query_key_steps {
   const mha_norm *query_norm, *key_norm; /* of [D] */
   const mha_rotary* rotary;
@@ -289,7 +290,7 @@ typedef struct mha_query_key_steps {
 MHA_API mha_status mha_layer_create_with_steps(const mha_layer_config* config, const mha_layer_weights* weights,
                                                const mha_query_key_steps* steps, mha_layer** layer) MHA_NOEXCEPT;
 MHA_API void mha_layer_destroy(mha_layer* layer) MHA_NOEXCEPT; /* may be null */
-/* Those of a layer; they live as long as it, and are not to be destroyed. */
+/* The steps of a layer; they live as long as the layer, and must not be destroyed. */
 MHA_API mha_query_key_steps mha_layer_steps(const mha_layer* layer) MHA_NOEXCEPT;
 /* The sizes with every zero resolved. */
 MHA_API mha_layer_config mha_layer_config_of(const mha_layer* layer) MHA_NOEXCEPT;
@@ -308,13 +309,13 @@ MHA_API mha_status mha_layer_forward_cached(const mha_layer* layer, const mha_te
                                             const mha_tensor* value, mha_cache* cache, const mha_tensor* out,
                                             const mha_tensor* weights, const mha_attention_options* options,
                                             const int64_t* new_lengths) MHA_NOEXCEPT;
-/* The same for a ragged batch, whose `sequences` are those of the cache. */
+/* The same for a ragged batch, whose `sequences` name sequences of the cache. */
 MHA_API mha_status mha_layer_forward_varlen_cached(const mha_layer* layer, const mha_tensor* query,
                                                    const mha_tensor* key, const mha_tensor* value,
                                                    const mha_ragged_batch* batch, mha_cache* cache,
                                                    const mha_tensor* out,
                                                    const mha_attention_options* options) MHA_NOEXCEPT;
-/* Over what is in a cache, appending nothing. */
+/* Attends to the tokens in a cache, without appending any. */
 MHA_API mha_status mha_layer_attend(const mha_layer* layer, const mha_tensor* query, const mha_cache* cache,
                                     const mha_tensor* out, const mha_tensor* weights,
                                     const mha_attention_options* options) MHA_NOEXCEPT;
@@ -325,7 +326,7 @@ MHA_API mha_status mha_layer_append_to(const mha_layer* layer, mha_cache* cache,
 /* Row t of out, [T, E], becomes sines and cosines of the position first_position + t: sinusoidal_positions. */
 MHA_API mha_status mha_sinusoidal_positions(const mha_tensor* out, int64_t first_position) MHA_NOEXCEPT;
 
-/* What mha_embed_tokens() looks up: EmbeddingTables. Neighbours along E lie next to each other. */
+/* The tables of mha_embed_tokens(): EmbeddingTables. Neighbours along E are contiguous. */
 typedef struct mha_embedding_tables {
   const mha_tensor* words;       /* [V, E] */
   const mha_tensor* positions;   /* [P, E] */
@@ -424,13 +425,13 @@ typedef struct mha_transformer_layer {
   const mha_norm *norm1, *norm2; /* of the sublayers in the order in which they run; each may be null, for none */
   const mha_norm* norm3;         /* of the third one with a cross_attention, else null */
   mha_norm_placement norm_placement;
-  const mha_norm *output_norm1, *output_norm2, *output_norm3; /* of what each sublayer adds; each may be null */
+  const mha_norm *output_norm1, *output_norm2, *output_norm3; /* of the result of each sublayer; each may be null */
 } mha_transformer_layer;
 /* Layers one after another, and a last norm if there is one, an encoder or a decoder: TransformerStack. */
 typedef struct mha_transformer mha_transformer;
 typedef struct mha_transformer_extras {  /* TransformerExtras; each may be null */
   const mha_tensor* memory;              /* [B, S, Em] or [S, Em], which cross-attention reads; or else ... */
-  const mha_cache* const* memory_caches; /* ... [count]: what mha_layer_append_to() of cross_attention made of it */
+  const mha_cache* const* memory_caches; /* ... [count]: filled from it by mha_layer_append_to() of cross_attention */
   const mha_attention_options* memory_options; /* of cross-attention */
   const mha_attention_options* layer_options;  /* [count]: of self-attention, in place of the same for all layers */
   mha_cache* const* caches;                    /* [count]: one for each layer, which keys and values of the call join */

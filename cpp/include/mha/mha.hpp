@@ -1,14 +1,14 @@
-// mha_native: multi-head attention on a CPU. Include this one; it is also the map of the folder. Besides there are mha.h, the
-// library for C, and eigen.hpp, views of Eigen's matrices, which wants Eigen.
+// mha_native: multi-head attention on a CPU. Include this header; it also lists the others. Two more are mha.h, the
+// library for C, and eigen.hpp, which needs Eigen and makes views of its matrices.
 #pragma once
 
 #include "mha/attention.hpp"             // scaled_dot_product_attention, attention_weights
 #include "mha/attention_statistics.hpp"  // attention_statistics
-#include "mha/cancellation.hpp"          // ending a call before it is done
+#include "mha/cancellation.hpp"          // cancelling a call
 #include "mha/dtype.hpp"                 // element types, from the registry dtypes.def
 #include "mha/embedding.hpp"             // tokens to vectors, and vectors of a text to one
-#include "mha/errors.hpp"                // what is thrown
-#include "mha/executor.hpp"              // threads of the caller's own
+#include "mha/errors.hpp"                // exceptions
+#include "mha/executor.hpp"              // computing on the caller's threads
 #include "mha/half_precision.hpp"        // conversions to and from elements of 16 bits
 #include "mha/kv_cache.hpp"              // keys and values of the tokens so far
 #include "mha/linear.hpp"                // a projection of rows by itself

@@ -25,8 +25,8 @@ struct MultiHeadAttentionConfig {
   Index vdim = 0;            // features of value; 0: E
   Index out_dim = 0;         // features of the result; 0: E
 
-  /// Every row sees these keys besides those of the call, in this order: one of the weights, and one of zeros. No mask
-  /// hides them, they have no position, and no cache holds them.
+  /// Adds keys that every row sees, after the keys of the call: one from the weights, then one of zeros. They have no
+  /// position, no mask hides them, and no cache holds them.
   bool add_bias_kv = false;
   bool add_zero_attn = false;
 
@@ -37,10 +37,10 @@ struct MultiHeadAttentionConfig {
   Index added_keys() const { return Index{add_bias_kv} + Index{add_zero_attn}; }
 };
 
-/// All of one dtype. `View` is that of the BasicLinearWeights.
+/// All of one dtype. `View` is the parameter of BasicLinearWeights.
 ///
-/// With WeightFormat::int8 the matrices may be given as they are stored, all four in int8 and with scales: then the others
-/// are f32.
+/// With WeightFormat::int8 you may pass the matrices as they are stored, all four in int8 and with scales; the other
+/// weights are then f32.
 template <class View>
 struct BasicMultiHeadAttentionWeights {
   BasicLinearWeights<View> query;  // [H * D, E]
@@ -55,13 +55,13 @@ struct BasicMultiHeadAttentionWeights {
 
 using MultiHeadAttentionWeights = BasicMultiHeadAttentionWeights<TensorView>;
 
-/// What is done to each row of each head of query and key between its projection and attention. Rows of 16 bits are
-/// rounded once behind all of it.
+/// Steps between projection and attention, for each row of each head of query and key. Rows of 16 bits are rounded
+/// once, after all steps.
 ///
-/// Row i of query stands at query_offset(s) + i, or lengths()[b] + i of a cache that the call appends to; key i at i, in a
-/// cache at lengths()[b] + i, in a ragged batch both counted from the begin of their sequence; or both at positions of the
-/// options. What is in a cache has been turned: after KVCache::keep_last(), which counts its rows anew, the caller gives
-/// positions. The keys that a layer adds take no part.
+/// Row i of query stands at query_offset(s) + i, or lengths()[b] + i of a cache that the call appends to; key i at i,
+/// in a cache at lengths()[b] + i, in a ragged batch both counted from the begin of their sequence; or both at
+/// positions of the options. A cache holds rotated keys: after KVCache::keep_last(), which counts rows anew, the caller
+/// must pass positions. Keys that a layer adds are not rotated.
 struct QueryKeySteps {
   std::optional<Norm> query_norm, key_norm;  // [D], of the dtype of the layer: of each head, before it is turned
   std::optional<RotaryEmbedding> rotary;     // f32; f64 of a layer in f64. Its R is at most D
@@ -84,11 +84,11 @@ class MHA_API MultiHeadAttention {
   /// @param value   [B, Tk, vdim]
   /// @param out     [B, Tq, out_dim]; must not overlap an input
   /// @param weights [B, H, Tq, Tk] or empty: the softmax weights of each head; with added keys [B, H, Tq, Tk + added_keys],
-  ///                those of the added ones last
+  ///                the added keys last
   void forward(const TensorView& query, const TensorView& key, const TensorView& value, const MutableTensorView& out,
                const MutableTensorView& weights = {}, const AttentionOptions& options = {}) const;
 
-  /// The same for a ragged batch, over its rows and no others: the bits of a row are those of forward() on its
+  /// The same for a ragged batch, over its rows and no others. A row has the same bits as in forward() on its
   /// sequence.
   ///
   /// @param query [Nq, E]; key [Nk, kdim]; value [Nk, vdim]; out [Nq, out_dim]
@@ -96,25 +96,25 @@ class MHA_API MultiHeadAttention {
   void forward_varlen(const TensorView& query, const TensorView& key, const TensorView& value, const RaggedBatch& batch,
                       const MutableTensorView& out, const AttentionOptions& options = {}) const;
 
-  /// The same with the keys and values in a cache: those of the call are projected into it, behind what it holds, and
-  /// then attended to with the others. Lengths grow when everything else is done. A step of a decoder, or its prompt.
+  /// The same with the keys and values in a cache: projects the call's keys and values, appends them to the cache, and
+  /// attends to all of it. Lengths grow at the end. Use it for a step of a decoder, or for its prompt.
   ///
-  /// Row i of query stands at position lengths()[b] + i, lengths being those before the call: query_offset and
-  /// key_lengths are the cache's and must not be given. Tk, for masks and weights, is longest() after the call.
+  /// Row i of query stands at position lengths()[b] + i, with the lengths before the call: the cache determines
+  /// query_offset and key_lengths, which must not be given. Tk, for masks and weights, is longest() after the call.
   ///
   /// @param key         [B, T, kdim]; pass the view of query for self-attention
   /// @param value       [B, T, vdim]
   /// @param new_lengths [B] or null: only the first new_lengths[b] rows of query, key and value count, which then have
-  ///                    one length. The others are padding: it is not appended, and its results are those of rows that
-  ///                    see no key, not even an added one
+  ///                    one length. The others are padding: they are not appended, and they give the results of rows
+  ///                    that see no key, not even an added one
   /// @throws std::invalid_argument, with the cache unchanged, if a sequence would outgrow the capacity
   void forward(const TensorView& query, const TensorView& key, const TensorView& value, KVCache& cache,
                const MutableTensorView& out, const MutableTensorView& weights = {},
                const AttentionOptions& options = {}, const std::int64_t* new_lengths = nullptr) const;
 
-  /// The same for a ragged batch: the rows of each of its sequences go on behind the tokens of the sequence of the cache
-  /// that batch.sequences names, and lengths of the others stay. Prompts of different length, chunks of them, and steps
-  /// of other sequences in one call; the bits of a row are those of forward() on its sequence.
+  /// The same for a ragged batch: the rows of each sequence follow the tokens of the cache's sequence that
+  /// batch.sequences names; the other sequences do not change. One call takes prompts of different length, chunks of
+  /// prompts, and single steps. A row has the same bits as in forward() on its sequence.
   ///
   /// @param query   [Nq, E]; key [Nk, kdim]; value [Nk, vdim]; out [Nq, out_dim]
   /// @param options with the attn_mask of scaled_dot_product_attention_varlen() and a key_mask [B, Tk], where Tk is the
@@ -122,8 +122,8 @@ class MHA_API MultiHeadAttention {
   void forward_varlen(const TensorView& query, const TensorView& key, const TensorView& value, const RaggedBatch& batch,
                       KVCache& cache, const MutableTensorView& out, const AttentionOptions& options = {}) const;
 
-  /// The same without appending anything: what forward() without a cache gives for the keys and values that are in this
-  /// one. Cross-attention, whose keys append_to() has projected once for all steps.
+  /// The same without appending: the result of forward() without a cache for the keys and values in `cache`. Use it for
+  /// cross-attention, after append_to() has projected the keys once for all steps.
   void attend(const TensorView& query, const KVCache& cache, const MutableTensorView& out,
               const MutableTensorView& weights = {}, const AttentionOptions& options = {}) const;
 
@@ -137,8 +137,8 @@ class MHA_API MultiHeadAttention {
   const QueryKeySteps& steps() const;
 
   using WeightOutputs = BasicMultiHeadAttentionWeights<MutableTensorView>;
-  /// Copies the weights out again; empty views are passed over. The matrices are of dtype(), rounded as they are; with
-  /// WeightFormat::int8 of int8, and there are scales.
+  /// Copies the weights out again; empty views are skipped. The matrices have dtype(), with the rounding of their
+  /// format; with WeightFormat::int8 they are integers and have scales.
   void copy_weights(const WeightOutputs& outputs) const;
 
   /// For the blocks of a transformer, which have a layer as a part.

@@ -1,4 +1,4 @@
-// Norms of rows: LayerNorm and RMSNorm, and what either of them is.
+// Norms of rows: LayerNorm, RMSNorm, and Norm, which is either.
 //
 // E is the number of features of a row.
 #pragma once
@@ -38,7 +38,7 @@ class MHA_API Norm {
   std::shared_ptr<const NormWeights> weights_;
 };
 
-/// (x - mean) / sqrt(variance + eps) * weight + bias; the variance is that of the row, not an estimate (Ba, Kiros,
+/// (x - mean) / sqrt(variance + eps) * weight + bias; the variance of the row itself, not an estimate (Ba, Kiros,
 /// Hinton, "Layer Normalization", 2016).
 class MHA_API LayerNorm : public Norm {
  public:

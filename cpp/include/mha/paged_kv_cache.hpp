@@ -20,9 +20,9 @@ struct PagedKVCacheConfig {
   DType dtype = DType::f32;
 };
 
-/// Goes wherever a KVCache goes, with the same results in every bit. Its capacity is that of the pool: a sequence may
-/// have all pages. Memory order: keys [Hk, num_pages * page_size, D], values [Hk, num_pages * page_size, Dv]; token t of
-/// sequence b lies in row page_table(b)[t / page_size] * page_size + t % page_size. keys() and values() are views
+/// Replaces a KVCache in every call, with the same results in every bit. Its capacity is the whole pool: one sequence
+/// may have all pages. Memory order: keys [Hk, num_pages * page_size, D], values [Hk, num_pages * page_size, Dv]; token
+/// t of sequence b lies in row page_table(b)[t / page_size] * page_size + t % page_size. keys() and values() are views
 /// [B, Hk, num_pages * page_size, D] of this memory in which all sequences are the same one.
 ///
 /// Where a KVCache copies tokens, sequences share pages: reorder() and fork() cost as many steps as there are pages. A

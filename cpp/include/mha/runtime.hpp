@@ -20,7 +20,7 @@ MHA_API const char* isa_reason(int index);
 /// for this processor.
 /// @throws std::invalid_argument if MHA_NATIVE_ISA names one that is unknown, or that this machine does not run
 MHA_API const char* active_isa();
-/// One sentence: why active_isa() is what it is.
+/// One sentence: the reason for active_isa().
 MHA_API const char* active_isa_reason();
 /// Chooses by name for the whole process; null or "" goes back to the environment and detection.
 MHA_API void set_isa(const char* name);
@@ -30,7 +30,7 @@ MHA_API const char* last_used_isa();
 /// Threads that a call with num_threads = 0 uses: set_num_threads(), else OMP_NUM_THREADS, else the smaller of the
 /// affinity mask and the cgroup CPU quota.
 MHA_API int num_threads();
-/// One sentence: why num_threads() is what it is.
+/// One sentence: the reason for num_threads().
 MHA_API const char* num_threads_reason();
 /// n >= 1 for the whole process; 0 goes back to the environment and detection.
 MHA_API void set_num_threads(int n);

@@ -1,7 +1,7 @@
-// What stands around attention in a transformer, for inference: feed-forward, one layer, and a stack of them.
+// The other parts of a transformer, for inference: feed-forward, one layer, and a stack of layers.
 //
-// F is the feed-forward width, Em the features of the memory that a decoder reads; other letters are those of
-// attention.hpp.
+// F is the feed-forward width, Em the features of the memory that a decoder reads; attention.hpp defines the
+// other letters.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace mha {
 struct PackedFeedForward;  // of the library itself
 struct StackOfLayers;      // likewise
 
-/// All of one dtype, with WeightFormat::int8 as BasicMultiHeadAttentionWeights has it.
+/// All of one dtype; WeightFormat::int8 as in BasicMultiHeadAttentionWeights.
 template <class View>
 struct BasicFeedForwardWeights {
   BasicLinearWeights<View> up;    // [F, E]
@@ -72,8 +72,9 @@ enum class NormPlacement {
 };
 
 /// One layer of a transformer, put together from parts of one dtype and one E: self-attention, attention to a memory if
-/// there is a cross_attention, and feed-forward. Each of these sublayers has its residual sum, and may have a norm, and
-/// an output norm of what it adds to that sum: x + output_norm(sublayer(norm(x))), or norm(x + output_norm(sublayer(x))).
+/// there is a cross_attention, and feed-forward. Each sublayer has its residual sum, and may have a norm, and an output
+/// norm, which is applied to its result before the sum: x + output_norm(sublayer(norm(x))), or norm(x +
+/// output_norm(sublayer(x))).
 struct TransformerLayer {
   MultiHeadAttention self_attention;
   std::optional<MultiHeadAttention> cross_attention;  // kdim and vdim are Em; none: the layer reads no memory
@@ -84,26 +85,26 @@ struct TransformerLayer {
   std::optional<Norm> output_norm1 = {}, output_norm2 = {}, output_norm3 = {};  // in the same order
 };
 
-/// What a call of a TransformerStack may have besides rows and options.
+/// Optional arguments of a call of a TransformerStack.
 struct TransformerExtras {
-  /// What cross-attention reads: [B, S, Em] or [S, Em], or empty if there are memory_caches ...
+  /// The memory that cross-attention reads: [B, S, Em] or [S, Em], or empty if there are memory_caches ...
   TensorView memory = {};
-  /// ... [count]: for each layer what cross_attention.append_to() made of the memory.
+  /// ... [count]: for each layer the cache that cross_attention.append_to() filled from the memory.
   const KVCache* const* memory_caches = nullptr;
   /// Of cross-attention.
   AttentionOptions memory_options = {};
-  /// [count] or null: options of the self-attention of each layer, in place of one for all; num_threads is that of the
-  /// call.
+  /// [count] or null: options of the self-attention of each layer, instead of one for all; the call's num_threads
+  /// counts.
   const AttentionOptions* layer_options = nullptr;
-  /// [count] or null: keys and values of the rows so far, one cache for each layer, which those of the call join, as in
-  /// MultiHeadAttention::forward. If the call fails, none of them has changed.
+  /// [count] or null: one cache for each layer with keys and values of the rows so far; the call appends its own, as
+  /// MultiHeadAttention::forward does. A call that fails changes no cache.
   KVCache* const* caches = nullptr;
   /// [B] or null: with caches, only the first new_lengths[b] rows of x count.
   const std::int64_t* new_lengths = nullptr;
   /// [num_sequences] or null: of a ragged batch over caches, as in RaggedBatch.
   const std::int64_t* sequences = nullptr;
-  /// [count] or null: the softmax weights of the heads of self-attention in each layer, [B, H, T, Tk]; an empty view: not
-  /// wanted.
+  /// [count] or null: the softmax weights of the heads of self-attention in each layer, [B, H, T, Tk]; an empty view:
+  /// not wanted.
   const MutableTensorView* weights = nullptr;
 };
 
@@ -116,7 +117,7 @@ class MHA_API TransformerStack {
  public:
   /// @param layers     [count], of one dtype and one E, all with a cross_attention of one Em, or none
   /// @param final_norm null: none
-  /// @param name       what messages call the stack; copied
+  /// @param name       the stack's name in messages; copied
   /// @throws std::invalid_argument, DTypeError
   TransformerStack(const TransformerLayer* layers, Index count, const Norm* final_norm = nullptr,
                    const char* name = "TransformerStack");
@@ -127,9 +128,9 @@ class MHA_API TransformerStack {
   void forward(const TensorView& x, const MutableTensorView& out, const AttentionOptions& options = {},
                const TransformerExtras& extras = {}) const;
 
-  /// The same for sequences one after another, without padding, if there is no cross-attention: the bits of a row are
-  /// those of forward() on its sequence. Over caches the rows of each sequence go on behind its tokens: prompts of
-  /// different length, chunks of them, and steps of other sequences in one call.
+  /// The same for sequences one after another, without padding, if there is no cross-attention. A row has the same bits
+  /// as in forward() on its sequence. With caches the rows of each sequence follow its tokens: one call takes prompts
+  /// of different length, chunks of prompts, and single steps.
   ///
   /// @param x          [N, E]
   /// @param cu_seqlens [num_sequences + 1]: where sequences begin, and the end of the last, N

@@ -14,7 +14,8 @@ struct RaggedBatch {
   Index size = 0;                              // B
   const std::int64_t* cu_seqlens_q = nullptr;  // [B + 1]
   const std::int64_t* cu_seqlens_k = nullptr;  // [B + 1]; may be cu_seqlens_q
-  /// [B], over a cache: which sequence of it each one continues, none twice; null: b, and B is that of the cache.
+  /// [B], over a cache: the cache's sequence that each sequence continues, no two the same; null: b, for all B of the
+  /// cache.
   const std::int64_t* sequences = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// How a layer stores the weights of its projections: expanded from weight_formats.def, which says what each format is.
+// How a layer stores the weights of its projections: expanded from weight_formats.def, which describes each format.
 #pragma once
 
 namespace mha {
