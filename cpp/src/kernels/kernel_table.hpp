@@ -1,5 +1,5 @@
-// The contract between common code and the kernels: what may be called in the object of an instruction set, and with
-// which arguments. They are structs of plain pointers and integers, so that the two sides share no code: no Eigen, no
+// The contract between common code and the kernels: the functions in the object of an instruction set, and their
+// arguments. Arguments are structs of plain pointers and integers, so that the two sides share no code: no Eigen, no
 // templates of the standard library, no exceptions, no allocation, no threads.
 #pragma once
 
@@ -16,38 +16,39 @@ namespace mha {
 /// Most query rows of a tile: the lanes of four AVX-512 vectors of f32.
 constexpr int kMaxTileRows = 64;
 
-/// Bytes of one row of a weight panel, four AVX-512 vectors, and of one such vector. Narrower instruction sets take a
-/// panel in strips of columns, so packed weights are the same for all of them. The columns of a head are padded to
+/// Bytes of one row of a weight panel, four AVX-512 vectors, and of one such vector. Narrower instruction sets read a
+/// panel in strips of columns, so all sets share the packed weights. The columns of a head are padded to
 /// whole vectors of the widest set, so that no vector of columns belongs to two heads.
 constexpr int kPanelBytes = 256;
 constexpr int kVectorBytes = 64;
 
-/// Keys in a block: kernels take so many keys at a time, and blocks begin at multiples of it. S^T takes 16 KB (f32,
-/// AVX-512), as do a block of K or V at D = 64 and Q^T: level 1 (32 KB on Zen 4, 48 KB on Zen 5) holds what a product
-/// works on. As many keys as a tile has queries, so that under a causal mask one block in a tile is cut, not two. 96
-/// and 128 keys are no faster without a mask and 2 to 3 % slower with one at T = 512: docs/decisions/0003.
+/// Keys in a block: kernels process this many keys at a time, and blocks begin at multiples of it. S^T takes 16 KB
+/// (f32, AVX-512), as do a block of K or V at D = 64 and Q^T: level 1 (32 KB on Zen 4, 48 KB on Zen 5) holds the
+/// operands of a product. A block has as many keys as a tile has queries, so that under a causal mask one block in a
+/// tile is cut, not two. 96 and 128 keys are no faster without a mask and 2 to 3 % slower with one at T = 512:
+/// docs/decisions/0003.
 constexpr Index kKeyBlock = 64;
 
 /// Keys in a span, which begins at a multiple of it. Where there are fewer heads than threads, the keys of a head are
 /// shared out among threads span by span. Every kernel sums the keys of a span, and then the spans in order, whether
 /// they are shared out or not, so that the result has the same bits. 512 keys are 8 blocks: the extra sum costs a tile
-/// of 64 queries 0.3 % of its time, and 256 KB of keys and values (f32, D = 64) take 10 us to read, a few times what it
-/// takes to wake a thread.
+/// of 64 queries 0.3 % of its time, and 256 KB of keys and values (f32, D = 64) take 10 us to read, a few times as long
+/// as waking a thread.
 constexpr Index kSpanKeys = 512;
 static_assert(kSpanKeys % kKeyBlock == 0);
 
 /// Most query rows of a tile for the decode kernel.
 constexpr int kMaxDecodeRows = 8;
 
-/// Where the keys and values of a tile lie: two matrices with rows of D and of Dv elements. Kernels read it in one
-/// file, kernels/attention/key_value_source.hpp, and ask there block by block, so that keys may lie in other forms than
-/// these.
+/// Where the keys and values of a tile lie: two matrices with rows of D and of Dv elements. Only one file of the
+/// kernels reads it, kernels/attention/key_value_source.hpp; the others ask that file block by block, so that another
+/// form of keys changes one file.
 struct KeyValueSource {
   const void *key, *value;      // element (0, 0)
   Index key_row, key_step;      // elements between rows; between neighbours along D
   Index value_row, value_step;  // elements between rows; between neighbours along Dv
-  // Key t lies in row pages[t / page_rows] * page_rows + t % page_rows; null: in row t. The entry behind the page of
-  // the last key is read, too, by who looks ahead.
+  // Key t lies in row pages[t / page_rows] * page_rows + t % page_rows; null: in row t. Prefetching also reads
+  // the entry after the last page; it must be valid memory.
   const std::int32_t* pages;
   Index page_rows;  // a multiple of kKeyBlock
   // Of rows of int8, one for each row; null: elements are of the type of the kernel.
@@ -129,15 +130,16 @@ constexpr Index most_outliers(Index in_features) {
   return wanted < room ? wanted : room;
 }
 
-/// A quantized row is scale * (integer - offset). Where integers are bytes, so many of them lie below and above those.
+/// A quantized row is scale * (integer - offset). Where integers are bytes, `below` and `above` count the outliers.
 struct QuantizedRow {
   float scale;
   std::int32_t offset;
   std::int32_t below, above;
 };
 
-/// What the byte of an outlier lacks: its magnitude over 256, at the place of the feature among the four of a word. Of
-/// the most_outliers() entries of a row the first are those below, the last those above.
+/// The part of an outlier that does not fit in its byte, its magnitude over 256, at the byte of the feature in its
+/// 4-byte word. The most_outliers() entries of a row begin with the outliers below the range, and end with those above
+/// it.
 struct Excess {
   std::int32_t word, bytes;
 };
@@ -167,7 +169,7 @@ struct ProjectionTile {
 
 /// out = norm(z) for each row of z = x + residual:
 ///
-///   layer            (z - mean) / sqrt(variance + eps) * weight + bias, where mean and variance are those of the row
+///   layer            (z - mean) / sqrt(variance + eps) * weight + bias, with mean and variance of the row
 ///   rms              z / sqrt(mean(z^2) + eps) * weight + bias
 ///   rms_unit_offset  likewise with 1 + weight
 ///
@@ -179,7 +181,7 @@ struct NormalizeTile {
   Index x_row;           // elements between rows, as all _row
   const void* residual;  // [rows, columns]; null: nothing is added
   Index residual_row;
-  void* sum;  // z is written there, too; null: it is not
+  void* sum;  // z is written here; null: nowhere
   Index sum_row;
   const void *weight, *bias;  // [columns]; null: 1 and 0
   double eps;
@@ -187,8 +189,8 @@ struct NormalizeTile {
   Index out_row;
 };
 
-/// Pairs of features of each row are turned in place: (a, b) becomes (a cos - b sin, a sin + b cos). All is of the
-/// accumulator's type, and elements of a row are contiguous, at any address.
+/// Rotates pairs of features of each row in place: (a, b) becomes (a cos - b sin, a sin + b cos). All numbers have the
+/// accumulator's type; elements of a row are contiguous, at any address.
 struct RotateTile {
   Index rows, pairs;
   void* x;                // [rows, at least 2 pairs]
@@ -198,7 +200,7 @@ struct RotateTile {
   bool are_neighbours;    // features 2 i and 2 i + 1 are a pair; else i and pairs + i
 };
 
-/// Rows of heads, quantized as caches of int8 keep them: kernels/rows/quantize_heads.hpp.
+/// Rows of heads to quantize for caches of int8: kernels/rows/quantize_heads.hpp.
 struct QuantizeTile {
   Index rows, columns;
   const float* x;
@@ -213,19 +215,19 @@ struct AttentionKernel {
   void (*run)(const AttentionTile& tile, void* scratch);
   /// Bytes that tile.span points to. With a span, first_key and last_key of all rows lie within it.
   std::size_t (*span_bytes)(Index value_dim);
-  /// Merges `count` spans, span_bytes() apart: out and lse are those of run() over the keys of all of them.
+  /// Merges `count` spans, span_bytes() apart: out and lse are as from run() over the keys of all spans.
   void (*merge_spans)(const AttentionTile& tile, void* spans, Index count, void* scratch);
   /// The sums of a span of a tile of the decode kernel, which has the rows [first, first + rows) of a tile of this
   /// kernel, from whose sums they are taken.
   void (*copy_span_rows)(const void* from, Index first, Index rows, void* to, Index value_dim);
 };
 
-/// Projects as ProjectionTile says.
+/// Computes the projection of a ProjectionTile.
 struct ProjectionKernel {
   /// Bytes of memory that read() needs, aligned to kVectorBytes.
   std::size_t (*read_bytes)(Index rows, Index in_features);
-  /// Turns the rows x into the form that run() reads, in `memory` if they must be converted, and sets x, x_row and
-  /// x_step to it. Of `tile` it reads only these, rows and in_features.
+  /// Converts the rows x, if necessary, to the form that run() reads, in `memory`, and sets x, x_row and x_step. It
+  /// reads only these, rows and in_features of `tile`.
   void (*read)(ProjectionTile& tile, void* memory);
   void (*run)(const ProjectionTile& tile, void* scratch);
 };
@@ -253,8 +255,8 @@ struct DTypeKernels {
   void (*rotate)(const RotateTile& tile);
 };
 
-/// What is to be asked about matrix registers: whether products, C += A B, have the bits that the kernels count on, and
-/// of a model, when they are used.
+/// Functions that test matrix registers: whether products, C += A B, have the bits that the kernels rely on, and, for a
+/// model, how often kernels use it.
 struct TileInstructions {
   /// A [16 rows][32 elements], B [16 pairs of elements][16 columns][2], C [16][16].
   void (*multiply_bf16)(const BFloat16* a, const BFloat16* b, float* c);

@@ -45,7 +45,7 @@ std::size_t attention_scratch(Index head_dim, Index value_dim) {
   return tile_scratch<S>(head_dim, value_dim) + sizeof(Compute<S>) * std::size_t(kWidth<Compute<S>> * value_dim);
 }
 
-/// Computes a tile, a sum of which has overflowed, a second time, and replaces what is not finite. A function of its
+/// Computes a tile with an overflowed sum a second time, and replaces results that are not finite. A function of its
 /// own that is rarely called: inlined, the code of tiles would be there twice, 95 KB with all instruction sets.
 template <template <class> class Tile, class S>
 __attribute__((noinline, cold)) void mend(const Tile<S>& first, const AttentionTile& tile, void* scratch) {

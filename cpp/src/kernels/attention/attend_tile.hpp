@@ -1,5 +1,5 @@
-// O = softmax(S) V for one tile: O^T = O^T * correction + V^T P^T for each block of keys, on top of softmax_tile.hpp; at
-// the end O^T / sum. The kernel behind scaled_dot_product_attention.
+// O = softmax(S) V for one tile: O^T = O^T * correction + V^T P^T for each block of keys, on top of softmax_tile.hpp;
+// at the end O^T / sum. This is the kernel of scaled_dot_product_attention.
 //
 // Layout: the weights P^T lie as the scores did, queries in the lanes. So values are read by broadcast from where they
 // lie and need no packing either. O^T [Dv][queries] stays in scratch and is transposed once, at the end.
@@ -69,8 +69,8 @@ struct AddValues {
 
 #ifdef MHA_TILES
 
-/// The sum of the block alone by tiles, for queries that fill them: V^T is the first factor, in whole tiles of columns, and
-/// P^T the second one: one or two columns of tiles from lane `lane` on, of which `lanes` are left.
+/// The sum of the block alone by tiles, for queries that fill them: V^T is the first factor, in whole tiles of columns,
+/// and P^T the second one: one or two columns of tiles from lane `lane` on, of which `lanes` are left.
 inline TileBlock value_block(const ValueArguments<TileProducts>& g, Index value_dim, Index lane, Index lanes) {
   constexpr Index kRow = kWidth<float> * Index(sizeof(float));
   return {g.value,
@@ -183,7 +183,8 @@ class AttendTile {
     store();
   }
 
-  /// After run() without a span, or merge_spans(): whether a sum has overflowed, and with what the rows begin then.
+  /// After run() without a span, or merge_spans(): whether a sum has overflowed, and the start of the rows for a second
+  /// run.
   bool has_overflowed() const {
     for (int j = 0; j < scores_.vectors(); ++j)
       if (!are_finite(total_out_ + j * L, tile_.value_dim, W)) return true;
@@ -209,13 +210,13 @@ class AttendTile {
 
 #ifdef MHA_TILES
 
-  /// A block in two halves of its queries, so that tiles multiply for one of them while vectors work for the other one:
+  /// Computes a block in two halves of its queries: tiles multiply for one half while vectors work for the other:
   ///
   ///   tiles      K Q^T of half 1    K Q^T of half 2         V^T P^T of half 1       V^T P^T of half 2
   ///   vectors    transpose V        exponentials of 1       exponentials of 2       merge 1              merge 2
   ///
-  /// The same operations as one after the other, so the same bits. False, and nothing is done, if a half has few keys or
-  /// vectors that do not all see the same ones.
+  /// The operations are the same as one after the other, and so are the bits. Returns false without any work if a half
+  /// has few keys, or vectors that see different keys.
   __attribute__((noinline)) bool attend_overlapped(const KeyBlock& block, bool starts) {
     constexpr int kHalf = kVectors / 2;
     constexpr Index kHalfLanes = kHalf * L;
@@ -238,7 +239,7 @@ class AttendTile {
     scores_.raise_maximum(block, kHalf, kVectors);
 
     const bool guarded = hides && has_non_finite_value<S>(scores_.source(), tile_.value_dim, first, block.end);
-    const Index value_dim = guarded ? 0 : tile_.value_dim;  // of what tiles multiply
+    const Index value_dim = guarded ? 0 : tile_.value_dim;  // for tiles
     Steps sums(value_block(arguments(block, one, block_out_, true), value_dim, 0, kHalfLanes),
                scores_.next_keys(block));
     exponentiate_overlapped(block, kHalf, kVectors, sums);
@@ -324,7 +325,7 @@ class AttendTile {
       }
   }
 
-  /// Adds the sum of the block to that of the span: of all vectors of queries, or [first, last) of them.
+  /// Adds the sum of the block to the sum of the span, for all vectors of queries or for [first, last).
   void merge_block(bool starts) { merge_block(starts, 0, scores_.vectors(), kNothingBeside); }
   template <class Beside>
   MHA_INLINE void merge_block(bool starts, int first, int last, Beside beside) {
@@ -340,7 +341,7 @@ class AttendTile {
     }
   }
 
-  /// Adds the sum of the span to that of the spans before.
+  /// Adds the sum of the span to the total of the spans before.
   void merge_span() {
     if (spans_++ == 0) {
       T* const first = out_;

@@ -1,9 +1,9 @@
 // S = Q K^T of decode: keys lie in the lanes of the scores, so K is transposed in registers.
 //
-// Of keys of int8 a word of four neighbours is transposed at a time, which takes a quarter of the shuffles. Then each of
-// the four bytes becomes a number, and is multiplied by the scale of its key: the number that an f32 cache would hold. So
-// there are 4 instructions or so for each vector of numbers before the multiply-add, and that is what the time of one
-// thread depends on, not memory. Three things keep them few:
+// Of keys of int8 a word of four neighbours is transposed at a time, which takes a quarter of the shuffles. Then each
+// of the four bytes becomes a number, and is multiplied by the scale of its key: the number that an f32 cache would
+// hold. So there are about 4 instructions for each vector of numbers before the multiply-add. They limit one thread,
+// memory does not. Three measures keep them few:
 //
 //  - The upper two bytes are shifted to the sign and converted. The lower two take no shift: where the number that they
 //    are put into begins with 2^23 or 2^15, they stand at its ones, and with the sign bit turned over they count from
@@ -37,8 +37,8 @@ struct DecodeKeys {
 constexpr int key_vectors(int m) { return m == 1 || (kVectors < 4 && m <= 4) ? 2 : 1; }
 
 /// Scores of `keys` keys, whole vectors of them, against M rows. K is transposed in registers, kLanes x kLanes operands
-/// at a time, and stored on the way where they and the sums do not fit the registers. The sum over the head dimension has
-/// the order of PacketTile::multiply_long.
+/// at a time, and stored on the way where they and the sums do not fit the registers. The sum over the head dimension
+/// has the order of PacketTile::multiply_long.
 template <class S, int M>
 void score_key_lanes(const DecodeKeys<S>& g) {
   using T = Compute<S>;
@@ -131,7 +131,7 @@ constexpr Index kInt8Chunk = kPacketBytes;
 /// Words [words of a chunk][keys] of a vector of keys.
 using Int8Words = std::uint32_t[kLanes<float>][kLanes<float>];
 
-/// Of the columns from `first` to the end of the rows, of which there are fewer than a chunk; zeros behind them.
+/// For the columns from `first` to the end of the rows, fewer than a chunk; zeros follow.
 __attribute__((noinline)) inline void transpose_last_words(const StoredRows& rows, Index first, Index columns,
                                                            Int8Words& words) {
   constexpr Index L = kLanes<float>;

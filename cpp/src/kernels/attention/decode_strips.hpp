@@ -1,5 +1,5 @@
 // The two products of decode, S = Q K^T and O = P V, for up to kMaxDecodeRows rows. Each byte of K and V goes through a
-// register once, whatever the number of rows: keys lie in the lanes of the scores, columns of values in those of the
+// register once, for any number of rows: keys lie in the lanes of the scores, columns of values in the lanes of the
 // result.
 #pragma once
 
@@ -108,9 +108,9 @@ constexpr int value_vectors(int m) {
   return m * 8 <= most ? 8 : m * 4 <= most ? 4 : m * 2 <= most || least == 2 ? 2 : 1;
 }
 
-/// The functions for each number of rows, and for values for 8, 4, 2 and 1 vectors of columns at a time. Those of int8
-/// are for 1, 2 and 4 rows: more numbers than rows would share are made of an integer twice, to save code. So are those
-/// whose sums take two registers, which do not suffice for more rows.
+/// The functions for each number of rows, and for values for 8, 4, 2 and 1 vectors of columns at a time. For int8 there
+/// are 1, 2 and 4 rows only: other numbers of rows convert an integer twice, which saves code. The same holds where a
+/// sum takes two registers, since more rows do not fit the registers.
 template <class S>
 struct DecodeTable {
   void (*score[kMaxDecodeRows])(const DecodeKeys<S>&);
@@ -118,7 +118,7 @@ struct DecodeTable {
 
   constexpr DecodeTable() : score{}, values{} { fill<1>(); }
 
-  /// How many of so many rows are computed at a time. Behind the last row there may be some that nobody asks for.
+  /// How many of `rows` rows are computed at a time. There may be unused rows after the last one.
   static constexpr int height(int rows) { return (!kIsInt8<S> && kSumVectors<S> == 1) || rows < 3 ? rows : 4; }
 
  private:

@@ -1,16 +1,16 @@
-// Decode: O = softmax(S) V for up to kMaxDecodeRows query rows, those of one group of heads at one or a few positions.
+// Decode: O = softmax(S) V for up to kMaxDecodeRows query rows, of one group of heads at one or a few positions.
 //
-// Every element of K and V is used once for each row, so the time is that of reading them: Tk * (D + Dv) elements, once
-// for all rows. attend_tile.hpp would spend a multiply-add of whole vectors on each element, with most lanes idle. Here
+// Every element of K and V is used once for each row, so reading them takes the time: Tk * (D + Dv) elements, once for
+// all rows. attend_tile.hpp would spend a multiply-add of whole vectors on each element, with most lanes idle. Here
 // keys lie in the lanes of the scores, and columns of values in the lanes of the result (decode_strips.hpp).
 //
 // Order of work: the scores of a whole span of 512 keys, then its weights, then its values, so that memory is read in
 // runs of 128 KB (f32, D = 64). Alternating between K and V every 64 keys, in runs of 16 KB, gives a quarter less
 // bandwidth.
 //
-// Numerics: blocks, spans and the order of every sum are those of softmax_tile.hpp and attend_tile.hpp, and the result of
-// a multiply-add does not depend on which factor is broadcast. So a row has the same bits here and there. Spans may be
-// computed by different threads, since they are merged in order anyway.
+// Numerics: blocks, spans and the order of every sum are the same as in softmax_tile.hpp and attend_tile.hpp, and the
+// result of a multiply-add does not depend on which factor is broadcast. So both kernels give a row the same bits.
+// Different threads may compute the spans, since they are merged in order anyway.
 //
 // Source: Dao et al., "Flash-Decoding", 2023, for the split along the keys. Measurements: docs/decisions/0007.
 #pragma once
@@ -92,13 +92,13 @@ class DecodeTile {
     store();
   }
 
-  /// As those of AttendTile.
+  /// Like the functions of AttendTile.
   bool has_overflowed() const { return !are_finite(total_.out, tile_.rows * tile_.value_dim / L, L); }
   RowStart<T> second_start() const { return {total_.maximum, total_.sum, tile_.rows}; }
 
  private:
   static constexpr Index kSpanOperands = kSpanKeys / Operands::kElements;
-  /// Blocks begin at multiples of so many keys.
+  /// Blocks begin at multiples of this number of keys.
   static constexpr Index kFirstKeys = kPartialSums > Operands::kGroup ? kPartialSums : Operands::kGroup;
   static Operand* operands_of(T* scratch) { return reinterpret_cast<Operand*>(scratch); }
 
@@ -108,9 +108,9 @@ class DecodeTile {
   struct Block {
     Index begin, end;
     T *scores, *bias;
-    Operand* weights;  // those of row r are at `weights` + r * kSpanOperands
+    Operand* weights;  // row r begins at `weights` + r * kSpanOperands
     Index row;         // of the streams, at which the block begins
-    bool is_masked;    // some row does not see some key, or scores go on behind the last key
+    bool is_masked;    // some row does not see some key, or there are scores after the last key
     alignas(kVectorBytes) T correction[kRowFactors<T>];
 
     Index keys() const { return end - begin; }
@@ -248,7 +248,7 @@ class DecodeTile {
   }
 
   /// Scores of products. In a masked block, 1 takes the place of the bias where a key is masked, else 0: the score does
-  /// not tell, for that of a visible key may be minus infinity, too.
+  /// not tell, since a visible key may have minus infinity, too.
   void modify(const Block& block) {
     const Index origin = block.origin();  // keys are counted from there, as in SoftmaxTile: ALiBi rounds the same
     const auto inside = [&](Index key) {
@@ -370,7 +370,7 @@ class DecodeTile {
       }
   }
 
-  /// Adds the sums of a span to those of the spans before.
+  /// Adds the sums of a span to the totals of the spans before.
   void merge(const SpanSums<T>& span) {
     alignas(kVectorBytes) T older[kRowFactors<T>], recent[kRowFactors<T>];
     for (Index r = 0; r < kRowFactors<T>; r += L) {

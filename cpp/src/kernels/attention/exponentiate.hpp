@@ -38,9 +38,9 @@ Packet<T> weights_in_place(T* scores, Index first, Index last, const Packet<T>& 
   });
 }
 
-/// The same where operands are of two keys: weights are rounded and go to `weights`, [operand][kWidth]; the sum is of
-/// those before that. All partial sums at once, so that the two weights of an operand meet in registers. After each
-/// kPartialSums keys follows beside(piece, pieces).
+/// The same where operands are of two keys: weights are rounded and go to `weights`, [operand][kWidth]; the sum is
+/// taken before rounding. All partial sums at once, so that the two weights of an operand meet in registers. Calls
+/// beside(piece, pieces) after each kPartialSums keys.
 template <class S, class Beside, class T = Compute<S>>
 MHA_INLINE Packet<T> weights_to_operands(T* scores, typename OperandsOf<S>::Operand* weights, Index first, Index last,
                                          const Packet<T>& highest, const Packet<T>& scale, Beside beside) {

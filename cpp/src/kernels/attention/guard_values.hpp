@@ -1,6 +1,6 @@
-// Values behind a mask must not reach the result. The weight of a masked key is 0, but 0 times NaN or infinity is NaN.
+// Values of masked keys must not reach the result. The weight of a masked key is 0, but 0 times NaN or infinity is NaN.
 // So where a mask cuts a block, its values are tested first. Only if one of them is not finite are masked keys left out
-// by selection, which is slow and rare: few callers leave memory behind a mask uninitialised.
+// by selection, which is slow and rare: few callers leave masked memory uninitialised.
 #pragma once
 
 #include "kernels/attention/key_value_source.hpp"
@@ -9,8 +9,8 @@ namespace mha::MHA_ISA {
 namespace {
 
 /// Whether a value of the keys [begin, end) of a block is not finite: x * 0 is 0 for every finite x and NaN for every
-/// other. Four sums side by side, since a multiply-add waits for the one before: with one sum it is a tenth of the time of
-/// a tile.
+/// other. Four sums side by side, since a multiply-add waits for the one before: with one sum it is a tenth of the time
+/// of a tile.
 template <class S>
 bool has_non_finite_value(const KeyValueRows<S>& source, Index value_dim, Index begin, Index end) {
   using T = Compute<S>;

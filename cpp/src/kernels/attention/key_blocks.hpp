@@ -32,7 +32,7 @@ class KeyBlocks {
 
   KeyBlocks(const AttentionTile& tile, int vectors) : vectors_(vectors) {
     // Neither bound falls from row to row, and the rows that see some key are neighbours. So the bounds of a vector are
-    // those of its outer rows.
+    // the bounds of its outer rows.
     const auto sees_nothing = [&](Index r) { return tile.first_key[r] >= tile.last_key[r]; };
     for (int j = 0; j < vectors_; ++j) {
       Index first = j * L, last = (j + 1) * L < tile.rows ? (j + 1) * L - 1 : tile.rows - 1;
@@ -46,7 +46,7 @@ class KeyBlocks {
       end_ = any_last_[j] > end_ ? any_last_[j] : end_;
     }
     begin_ = end_;
-    // An operand of two keys must not be cut by the end of a segment, nor what is summed together.
+    // The end of a segment must not cut an operand of two keys, nor keys that are summed together.
     constexpr Index kKeys = OperandsOf<S>::kGroup;
     for (int j = 0; j < vectors_; ++j) {
       const Index last = (any_last_[j] + kKeys - 1) / kKeys * kKeys;

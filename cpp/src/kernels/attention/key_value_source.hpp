@@ -1,15 +1,15 @@
 // Where keys and values lie. No other file of the kernels reads a KeyValueSource or computes where a key begins.
 //
-// The seam is a block of kKeyBlock keys. A form of source (dense rows or pages of them, of numbers or of int8) answers for
-// each block: where its keys and values lie (`keys`, `values`), as operands too, with scales applied if it has any
-// (`key_operands`, `value_operands`), whether any row of the tile sees the block (`is_seen`), and what to prefetch
-// (`next_keys`, `next_values`). Decode reads rows as they are stored (`stored_keys`, `stored_values`).
+// The seam is a block of kKeyBlock keys. A form of source (dense rows or pages of them, of numbers or of int8) answers
+// for each block: where its keys and values lie (`keys`, `values`), as operands too, with scales applied if it has any
+// (`key_operands`, `value_operands`), whether any row of the tile sees the block (`is_seen`), and the memory to
+// prefetch (`next_keys`, `next_values`). Decode reads rows as they are stored (`stored_keys`, `stored_values`).
 //
-// Rows of int8 have a scale each. A number of such a row is integer * scale, rounded once to f32, and attention over it
-// has the bits of attention over these numbers. Only kernels of f32 know them.
+// Rows of int8 have a scale each. A number of such a row is integer * scale, rounded once to f32, and attention over
+// the row has the same bits as over these numbers. Only kernels of f32 read int8.
 //
-// The dense form is pointers and strides: every answer is inlined to one multiplication and one addition, behind a branch
-// that is taken for pages. Pages hold whole blocks.
+// The dense form is pointers and strides: every answer is inlined to one multiplication and one addition, after a
+// branch that is taken for pages. Pages hold whole blocks.
 #pragma once
 
 #include "kernels/kernel_table.hpp"
@@ -74,8 +74,8 @@ class KeyValueRows {
   /// Bytes of an element as it is stored.
   Index element_size() const { return are_int8() ? 1 : sizeof(S); }
 
-  /// Whether any row of the tile sees a key of the block that begins at key `begin`, as far as block masks say. What
-  /// nobody sees is neither read nor computed.
+  /// Whether any row of the tile sees a key of the block that begins at key `begin`, by the block masks. A block that no
+  /// row sees is neither read nor computed.
   bool is_seen(Index begin) const { return !tile_.block_mask[0] || is_admitted(begin / kKeyBlock); }
 
   /// Keys [first, last) of a block as operands: as they lie if they can be multiplied so, else converted to `near`,
@@ -94,7 +94,8 @@ class KeyValueRows {
   static constexpr Index near_keys(Index head_dim) { return kHasNear ? kKeyBlock * operand_row<S>(head_dim) : 0; }
 
   /// Values of the keys [first, last) of a block likewise. Their operands run down the columns: one row of operands for
-  /// kElements keys; for tiles one row for each column, and beside(piece, pieces) is called between pieces of that work.
+  /// kElements keys; for tiles one row for each column, and beside(piece, pieces) is called between pieces of that
+  /// work.
   Rows<Operand> value_operands(Index first, Index last, Operand* near) const {
     return value_operands(first, last, near, kNothingBeside);
   }
@@ -123,8 +124,8 @@ class KeyValueRows {
     return kKeyBlock / Operands::kElements * near_value_row(value_dim);
   }
 
-  /// What a tile reads soon, to be prefetched: `rows` keys of a block from `first` on, or the values of them. Nothing
-  /// where they are probably near already, or are not contiguous.
+  /// The memory to prefetch for a tile: `rows` keys of a block from `first` on, or their values. Nothing if they are
+  /// probably in a near cache already, or are not contiguous.
   Upcoming next_keys(Index first, Index rows) const {
     return upcoming(stored_keys(first), tile_.source.key_step, rows, tile_.head_dim);
   }

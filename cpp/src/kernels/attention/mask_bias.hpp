@@ -1,6 +1,7 @@
-// Masks that are arrays, for one block of keys: attn_mask, boolean or added to the scores, key_mask, and block masks that
-// are not the same for all rows. What they say becomes a bias for each (key, query): 0, the entry of the mask, or minus
-// infinity where the key is masked. A block mask that is the same for all rows is none here: the block is left out, or not.
+// Masks that are arrays, for one block of keys: attn_mask, boolean or added to the scores, key_mask, and block masks
+// that are not the same for all rows. They become a bias for each (key, query): 0, the entry of the mask, or minus
+// infinity where the key is masked. A block mask that is the same for all rows needs no bias: the whole block is skipped,
+// or not.
 #pragma once
 
 #include <stdint.h>
@@ -53,8 +54,8 @@ void load_bias_transposed(const AttentionTile& tile, Index begin, Index size, in
   }
 }
 
-/// Asks for the entries of an attn_mask for the block of keys that begins at `begin`, if one does: a block of them is 4 KB
-/// of f32 in rows far from each other, and arrives while the products of the block before are computed.
+/// Asks for the entries of an attn_mask for the block of keys that begins at `begin`, if one does: a block of them is 4
+/// KB of f32 in rows far from each other, and arrives while the products of the block before are computed.
 template <class S>
 void prefetch_mask(const AttentionTile& tile, Index begin, Index end) {
   if (!tile.attn_mask[0] || tile.attn_mask_step != 1 || begin >= end) return;
@@ -131,7 +132,7 @@ bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int
     look_at_mask(mask, size, tile.key_mask_step, all_visible, any_visible);
     for (Index i = 0; i < size && !all_visible; ++i) {
       const bool visible = mask[i * tile.key_mask_step];
-      if (visible && any_masked) continue;  // keeps what attn_mask says
+      if (visible && any_masked) continue;  // keeps the entry of attn_mask
       for (int j = 0; j < vectors; ++j) pstore(bias + i * W + j * L, pset1<P>(visible ? T(0) : kMasked));
     }
     any_masked |= !all_visible;

@@ -14,8 +14,9 @@ namespace {
 template <class T>
 struct ScoreScale {
   // A positive scale is applied in the exponent, where it costs nothing, unless something is done to the scaled score:
-  // a cap, ALiBi, a bias of positions or of a mask. A scale that is not positive cannot wait either, since it turns the maximum around, and one
-  // that T rounds to 0 would make NaN of a masked score. In these cases every score is scaled and modified first.
+  // a cap, ALiBi, a bias of positions or of a mask. A scale that is not positive cannot wait either, since it turns the
+  // maximum around, and one that T rounds to 0 would make NaN of a masked score. In these cases every score is scaled
+  // and modified first.
   explicit ScoreScale(const AttentionTile& tile)
       : comes_first((tile.attn_mask[0] && !tile.attn_mask_is_boolean) || tile.softcap != 0 || tile.has_alibi ||
                     tile.position_bias[0] || !(T(tile.scale) > 0)),
@@ -51,15 +52,15 @@ struct ModifyScores {
         inverse_cap(pset1<P>(has_cap ? T(1) / T(tile.softcap) : T(0))),
         minus_infinity(pset1<P>(-kInfinity<T>)) {}
 
-  /// Where the query sees `key`: all bits set. The key and the bounds [first, last) of the keys that it sees are counted
-  /// from the begin of the block, which keeps them exact. `bias` masks where it is minus infinity; null: none.
+  /// Where the query sees `key`: all bits set. The key and the bounds [first, last) of the keys that it sees are
+  /// counted from the begin of the block, which keeps them exact. `bias` masks where it is minus infinity; null: none.
   MHA_INLINE P visible(const P& key, const P& first, const P& last, const T* bias) const {
     const P inside = pand(pcmp_le(first, key), pcmp_lt(key, last));
     return bias ? pandnot(inside, pcmp_eq(pload<P>(bias), minus_infinity)) : inside;
   }
 
   /// `key` and the `position` of the query are counted from the begin of the block. `bias` is added; null: none. Masks
-  /// select, they do not add: a NaN behind a mask is replaced.
+  /// select, they do not add: a masked NaN is replaced.
   MHA_INLINE P operator()(P s, const P& key, const P& visible, const P& slope, const P& position,
                           const P& position_bias, const T* bias) const {
     s = pmul(s, scale);

@@ -1,6 +1,6 @@
-// Averages of values near the largest number of their type. Weighted values are divided by the sum of the weights at the
-// end only, so before that their sum may overflow where the average does not. Then the tile is computed a second time,
-// with weights that are halved so often that together they are 1/2, and what was not finite is replaced.
+// Averages of values near the largest number of their type. Weighted values are divided by the sum of the weights at
+// the end only, so before that their sum may overflow where the average does not. Then the tile is computed a second
+// time, with weights that are halved so often that their sum is 1/2, which replaces results that were not finite.
 #pragma once
 
 #include <math.h>
@@ -10,7 +10,7 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// What each row begins with: its maximum, and how often its weights are halved.
+/// The start of each row: its maximum, and how often its weights are halved.
 template <class T>
 struct RowStart {
   alignas(kVectorBytes) T maximum[kWidth<T>] = {};
@@ -62,8 +62,8 @@ __attribute__((noinline)) bool are_finite(const T* x, Index count, Index step) {
   return predux(add_partial_sums<0, 1, 4>([&](Index k) MHA_INLINE_LAMBDA { return sums[k]; })) == T(0);
 }
 
-/// Replaces results of `tile` that are not finite by those of `again`. NaN replaces none: an infinite value makes it where
-/// a weight is 0 once it is halved.
+/// Replaces results of `tile` that are not finite by the results of `again`, unless these are NaN: an infinite value
+/// makes NaN where a weight becomes 0 once it is halved.
 template <class Element>
 void replace_non_finite(const AttentionTile& tile, const AttentionTile& again) {
   for (int r = 0; r < tile.rows; ++r)

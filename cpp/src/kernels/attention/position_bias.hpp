@@ -8,7 +8,7 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// What the score of a row with a key changes by, where `distance` is the position of the key minus that of the row.
+/// The change of the score of a row with a key; `distance` is the position of the key minus the position of the row.
 template <class T>
 MHA_INLINE T position_bias_at(const AttentionTile& tile, Index row, Index distance) {
   const Index farthest = tile.farthest_distance;
@@ -32,9 +32,10 @@ MHA_INLINE Packet<T> position_biases_of_keys(const AttentionTile& tile, Index ro
 
 /// The same for queries in the lanes: all rows of a tile with the keys of one block.
 ///
-/// Row r + heads belongs to the head of row r, one position on: what it has with a key is what row r has with the key
-/// before. So the entries of the keys, from last key to first, overlap: each key adds but one for each head, and 64 keys
-/// with 16 rows of one head are 79 entries. A block that lies beyond an end of the table has one entry for each row.
+/// Row r + heads belongs to the head of row r, one position on: its entry for a key is the entry of row r for the
+/// previous key. So the entries of the keys, from last key to first, overlap: each key adds but one for each head, and
+/// 64 keys with 16 rows of one head are 79 entries. A block that lies beyond an end of the table has one entry for each
+/// row.
 template <class T>
 class PositionBiasBlock {
  public:

@@ -12,7 +12,7 @@ struct RowRun {
   Index row, rows;  // bytes between rows; number of rows
 };
 
-/// The rows of a span in the order in which they are read, run by run, and then what is read after them.
+/// The rows of a span in reading order, run by run, and then the memory that is read next.
 struct RowStream {
   Index bytes;  // of each row
   int count = 0;

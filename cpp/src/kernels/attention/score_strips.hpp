@@ -16,7 +16,7 @@ struct ScoreArguments {
   Index depth;         // operands of the head dimension
   const Operand* key;  // first key of the segment
   Index key_row, key_step;
-  const Operand* queries;  // Q^T; this and what follows at the first vector of queries of the segment
+  const Operand* queries;  // Q^T; this and the next fields: at the first vector of queries of the segment
   T* scores;
   T* block_max;  // largest product so far, in each lane
 };
@@ -45,8 +45,8 @@ struct ScoreKeys {
 /// Whether `lanes` queries from `lane` on are whole columns of tiles.
 constexpr bool fill_tiles(Index lane, Index lanes) { return lane % kTileColumns == 0 && lanes % kTileColumns == 0; }
 
-/// Keys as they lie are the first factor, Q^T is the second one: one or two columns of tiles from lane `lane` on, of which
-/// `lanes` are left.
+/// Keys as they lie are the first factor, Q^T is the second one: one or two columns of tiles from lane `lane` on, of
+/// which `lanes` are left.
 inline TileBlock score_block(const ScoreArguments<TileProducts>& g, Index keys, Index lane, Index lanes) {
   constexpr Index kRow = kWidth<float> * Index(sizeof(float));
   return {g.key,

@@ -4,7 +4,7 @@
 //   m'  = max(m, max of the block)     running maximum of each query
 //   P^T = 2^((S^T - m') log2 e)        weights; sums so far are multiplied by 2^((m - m') log2 e)
 //
-// What is done with the weights is up to the kernels on top: attend_tile.hpp, write_weights.hpp, statistics_tile.hpp.
+// The kernels on top use the weights: attend_tile.hpp, write_weights.hpp, statistics_tile.hpp.
 //
 // Layout: queries lie in the lanes, so a row of S^T holds the scores of one key with every query of the tile. Keys are
 // read by broadcast from where they lie. Only Q^T is packed, once for each tile. Maximum, sum and rescaling are plain
@@ -125,8 +125,8 @@ class SoftmaxTile {
 
 #ifdef MHA_TILES
 
-  /// Keys of the block that the vectors [first, last) of queries have scores for, if they are the same ones for each of them
-  /// and fill a tile; else none.
+  /// Keys of the block that the vectors [first, last) of queries have scores for, if they are the same ones for each of
+  /// them and fill a tile; else none.
   Segment part(const KeyBlock& block, int first, int last) const {
     Segment part = {first_in(block, first), last_in(block, first), first, last - first, false, false};
     for (int j = first; j < last; ++j)
@@ -139,8 +139,8 @@ class SoftmaxTile {
     return part;
   }
 
-  /// What score() does with a part: the product, to be multiplied in steps; `rows` by begin_block(). Then
-  /// finish_scores(), which returns whether some query does not see some key.
+  /// The product of score() for a part, to be multiplied in steps; `rows` by begin_block(). Call finish_scores() next,
+  /// which returns whether some query does not see some key.
   TileBlock product(const KeyBlock& block, const Rows<Operand>& rows, const Segment& part) const {
     return score_block(arguments(block, part, rows, block_max_), part.end - part.begin, 0, part.vectors * L);
   }
@@ -174,8 +174,8 @@ class SoftmaxTile {
     ++spans_;
   }
 
-  /// Merges maximum and sum of the current span into those of the spans before it, if there are any. span_merge() then
-  /// gives the factors, by which weighted sums are merged, too.
+  /// Merges maximum and sum of the current span into the totals of the spans before it, if any. span_merge() then gives
+  /// the factors, which merge weighted sums, too.
   void close_span() {
     if (spans_ < 2) return;
     const P scale = pset1<P>(scale_.exponent_scale);
@@ -191,14 +191,14 @@ class SoftmaxTile {
   }
   MergeSums<T> span_merge(int j) const { return {pload<P>(older_ + j * L), pload<P>(recent_ + j * L)}; }
 
-  /// Writes maximum and sum of the rows to `sums` [2][kWidth]: those of all spans, after close_span().
+  /// Writes maximum and sum of the rows to `sums` [2][kWidth]; after close_span(), of all spans.
   void save_sums(T* sums) const {
     for (int j = 0; j < vectors_; ++j) {
       pstore(sums + j * L, pload<P>(row_max_ + j * L));
       pstore(sums + W + j * L, pload<P>(row_sum_ + j * L));
     }
   }
-  /// Reads them back as those of the current span, after begin_span().
+  /// Reads both back into the current span, after begin_span().
   void load_sums(const T* sums) {
     for (int j = 0; j < vectors_; ++j) {
       pstore(row_max_ + j * L, pload<P>(sums + j * L));
@@ -206,9 +206,9 @@ class SoftmaxTile {
     }
   }
 
-  /// Raises the running maximum to that of the block. correction() is then the factor that makes older sums of the span
-  /// relative to it: 0 in the first block of a span, which has no older sums. This and what follows: of all vectors of
-  /// queries, or [first, last) of them.
+  /// Raises the running maximum by the maximum of the block. correction() is then the factor that makes older sums of
+  /// the span relative to it: 0 in the first block of a span, which has no older sums. This function and the next ones
+  /// work on all vectors of queries, or on [first, last).
   void raise_maximum(const KeyBlock& block) { raise_maximum(block, 0, vectors_); }
   void raise_maximum(const KeyBlock& block, int first, int last) {
     const P scale = pset1<P>(scale_.exponent_scale);
@@ -257,8 +257,8 @@ class SoftmaxTile {
   Index first_in(const KeyBlock& block, int j) const { return blocks_.first_in(block, j); }
   Index last_in(const KeyBlock& block, int j) const { return blocks_.last_in(block, j); }
 
-  /// What weighted sums of vector j are multiplied by to become averages: 1 / sum, sinks included; 0 for a row that
-  /// sees no key.
+  /// The factor that turns weighted sums of vector j into averages: 1 / sum, sinks included; 0 for a row that sees no
+  /// key.
   P normalizer(int j) const {
     const P sum = pload<P>(row_sum_ + j * L), zero = pset1<P>(T(0));
     if (!tile_.has_sinks) return pselect(pcmp_eq(sum, zero), zero, pdiv(pset1<P>(T(1)), sum));
@@ -267,14 +267,14 @@ class SoftmaxTile {
     return pload<P>(factors);
   }
 
-  /// What the rows begin with the second time.
+  /// The start of the rows for the second pass.
   RowStart<T> second_start() const { return {row_max_, row_sum_, tile_.rows}; }
 
   /// The logarithm of the sum of exponentials of the masked scores of row r, and of its sink.
   T log_sum_exp(int r) const { return T(total_of(r).log_sum_exp()); }
 
-  /// Which keys of a masked block are masked, [key][kWidth], all bits set where they are. The score does not tell: that
-  /// of a visible key may be minus infinity, too. Overwrites the biases, so it is to be called after score().
+  /// Which keys of a masked block are masked, [key][kWidth], all bits set where they are. The score does not tell,
+  /// since a visible key may have minus infinity, too. Overwrites the biases, so call it after score().
   const T* mark_masked(const KeyBlock& block) {
     for (int j = 0; j < vectors_; ++j) {
       const P first = pload<P>(first_ + j * L), last = pload<P>(last_ + j * L);
@@ -296,11 +296,11 @@ class SoftmaxTile {
     }
   }
 
-  /// What to prefetch while the keys of a segment are multiplied: its values.
+  /// The memory to prefetch while the keys of a segment are multiplied: its values.
   Upcoming next_values(const Segment& segment) const {
     return source_.next_values(segment.begin, segment.end - segment.begin);
   }
-  /// What to prefetch while the values of this block are multiplied: the keys of the next one that is seen.
+  /// The memory to prefetch while the values of this block are multiplied: the keys of the next visible block.
   Upcoming next_keys(const KeyBlock& block) const {
     Index next = block.end;
     while (next < blocks_.end() && !source_.is_seen(next)) next += kKeyBlock;
@@ -315,7 +315,7 @@ class SoftmaxTile {
   const T* scores() const { return scores_; }
   /// The weights as operands, after exponentiate(), from key `first` of the block on, with which an operand begins.
   const Operand* weights(Index first) const { return weights_ + first / Operands::kElements * W; }
-  /// What the results of score() are multiplied by to become scaled scores.
+  /// The factor that turns the results of score() into scaled scores.
   P score_scale() const { return pset1<P>(T(scale_.of_maximum)); }
   const T* correction() const { return correction_; }
 
@@ -425,7 +425,8 @@ bool SoftmaxTile<S>::add_bias(const KeyBlock& block, const Segment& segment) {
   return predux_max(pand(hidden, pset1<P>(T(1)))) != T(0);
 }
 
-/// What modify() needs of each lane: bounds and positions, counted from the begin of the block, and position biases.
+/// Fills the arguments of modify() for each lane: bounds and positions, from the begin of the block, and position
+/// biases.
 template <class S>
 void SoftmaxTile<S>::fill_lanes(const KeyBlock& block) {
   if (modify_.has_position_bias) position_bias_.fill(tile_, block.begin, block.end);

@@ -1,4 +1,5 @@
-// The sums of a span, as the kernel for few rows keeps them: row after row. Other kernels hand theirs over in this form.
+// The sums of a span, as the kernel for few rows keeps them: row after row. Other kernels hand theirs over in this
+// form.
 #pragma once
 
 #include "kernels/kernel_table.hpp"
@@ -23,7 +24,7 @@ struct SpanSums {
     return (size + kVectorBytes - 1) / kVectorBytes * kVectorBytes;
   }
 
-  /// Those of `rows` rows; the numbers behind them are those of rows that see no key.
+  /// The sums of `rows` rows; the numbers after them are as for rows that see no key.
   void copy_totals(const T* maxima, const T* sums, Index rows) const {
     for (Index r = 0; r < kRowFactors<T>; ++r) {
       maximum[r] = r < rows ? maxima[r] : kLowest<T>;

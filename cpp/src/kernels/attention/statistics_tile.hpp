@@ -8,8 +8,8 @@
 //   -sum w log w = -log 2 sum w t - log c sum w.
 // Neither term is negative, so nothing cancels. Sums over the keys are made block by block, as in attend_tile.hpp.
 //
-// What a key receives is added row by row, in the order of the rows, in double precision. So it depends neither on
-// where tiles end nor on the width of a vector.
+// The weight that a key receives is summed row by row, in the order of the rows, in double precision. So it depends
+// neither on where tiles end nor on the width of a vector.
 #pragma once
 
 #include <math.h>
@@ -107,7 +107,8 @@ class StatisticsTile {
       if (lanes[r] >= T(0)) max_key_[j * L + r] = begin + Index(lanes[r]);
   }
 
-  /// Adds the weights of vector j, by_key [keys][kLanes], to what the keys from `first` on receive, row after row.
+  /// Adds the weights of vector j, by_key [keys][kLanes], to the received weights of keys from `first` on, row after
+  /// row.
   void add_received(const T* by_key, Index first, Index keys, int j) {
     alignas(kVectorBytes) T lines[L][kKeyBlock];
     T* rows[L];

@@ -46,7 +46,7 @@ struct ByteProducts {
 
   // VPDPBUSD takes bytes without signs from the rows, SDOT bytes with them: integers to which the row's offset has
   // been added, after which the least is kLeastByte. Minus the offset times the sum of the weights takes that away
-  // again. (Sums may wrap around on the way, and come out right.) What does not fit bytes, of outliers, is added
+  // again. (Sums may wrap around on the way, and come out right.) The excess of outliers is added
   // there, too.
   static constexpr int kFeatureBytes = 1;
   static constexpr bool kHasOffset = true;
@@ -81,7 +81,7 @@ struct ByteProducts {
     const Bytes bytes = __builtin_convertvector(words, Bytes);  // the lowest of each word
     __builtin_memcpy(to, &bytes, sizeof bytes);
   }
-  /// Whether a word is larger than what store_features() keeps of it.
+  /// Whether a word is larger than the part that store_features() keeps.
   MHA_INLINE static bool exceed_bytes(const Bits& words) {
     const Bits excess = (words - kLeastByte) & ~std::uint32_t{0xff};
 #ifdef EIGEN_VECTORIZE_AVX512

@@ -1,13 +1,13 @@
-// The kinds of products, and which of them elements of each type take. A new kind is a file beside this one and a line
-// below (docs/adding.md).
+// The kinds of products, and the kind for each element type. A new kind is a file in this folder and a line below
+// (docs/adding.md).
 //
-// A kind is a struct without data that everything which multiplies takes as a template argument:
+// A kind is a struct without data, and a template argument of all code that multiplies:
 //
-//   Operand             what the first factor is in memory, which is broadcast: a number, or a pair of bf16
+//   Operand             the first factor in memory, which is broadcast: a number, or a pair of bf16
 //   PanelOperand        the same of the second factor, of which whole vectors are loaded; most kinds have one for both
 //   kElements           elements in an operand, neighbours in the direction of the sum
 //   Vector              operands in registers, one for each lane of sums
-//   Sum, Sums           what products are added up in; a vector of it, or several whose sum is in total()
+//   Sum, Sums           the accumulator of products; a vector of it, or several whose sum is in total()
 //   load, store         a vector of operands
 //   broadcast           one operand, to all lanes
 //   multiply_add        a * b + c in each lane, with the bits of Tile: decode multiplies with these alone
@@ -15,13 +15,13 @@
 //   kPartialSumTerms    operands after which a long sum begins a new partial sum
 //   Tile                how products fill the registers: rows(n), kMostRows, multiply() and multiply_long(), as in
 //                       packet_tile.hpp
-//   State               of kinds that elements of attention are: made before keys are scored and destroyed behind them;
-//                       registers that must be set up and released, as matrix units have them
+//   State               for kinds that attention uses: constructed before keys are scored and destroyed afterwards; it
+//                       sets up and releases registers, which matrix units need
 //
 // How elements in memory become operands is a second struct:
 //
 //   Products            the kind
-//   kGroup              elements that sums of keys or features are cut at multiples of
+//   kGroup              sums of keys or features are cut at multiples of this number of elements
 //   kJoins              whether an operand is of several elements
 //   kConverts           whether there are elements that are no operands as they lie
 //   lie_ready           whether rows of `columns` elements, `row` and `step` apart, are operands as they lie

@@ -36,7 +36,7 @@ struct PacketTile {
   ///
   /// a_row, a_step: operands between rows of A, and between neighbours along k. Row k of B starts at b + k * b_row,
   /// aligned to vectors. `start(i, j)` gives the first value of vector j of row i, `finish(i, j, c)` takes its sum:
-  /// what surrounds the product (masks, running maxima, rescaling, stores) happens there, while the tile is in
+  /// the steps around the product (masks, running maxima, rescaling, stores) happen there, while the tile is in
   /// registers.
   ///
   /// With kAhead, rows of B are prefetched so many rows before they are read, among the multiply-adds. Left to itself

@@ -1,5 +1,5 @@
 // Elements of bf16 as pairs: neighbours in the direction of a sum, which the instructions for bf16 multiply two at a
-// time. What the pairs are multiplied by is another matter (pair_products.hpp, tile_products.hpp).
+// time. Other files multiply the pairs (pair_products.hpp, tile_products.hpp).
 #pragma once
 
 #include "kernels/vectors/elements.hpp"
@@ -61,7 +61,7 @@ MHA_INLINE Packet<float> pair_up(const Packet<float>& first, const Packet<float>
 #endif
 }
 
-/// What all kinds of products of pairs share: see kinds.hpp.
+/// The common part of all kinds of products of pairs: see kinds.hpp.
 struct PairVectors {
   using Operand = Pair;
   using PanelOperand = Pair;
@@ -100,7 +100,7 @@ struct PairOperands {
   }
   static constexpr Index count(Index elements) { return (elements + kGroup - 1) / kGroup * (kGroup / kElements); }
   MHA_INLINE static Packet<float> load(const BFloat16* from) { return ploadu<Packet<float>>(words(from)); }
-  /// What an element lacks of a pair is 0.
+  /// A missing element of a pair is 0.
   MHA_INLINE static Pair load_one(const BFloat16* from, Index step, Index left) {
     return {left > 0 ? *from : BFloat16{0}, left > 1 ? from[step] : BFloat16{0}};
   }

@@ -26,7 +26,7 @@ struct PairProducts : PairVectors {
   using Tile = PacketTile<PairProducts>;
   struct State {};  // vector registers need none
 
-  static constexpr Index kPartialSumTerms = 128;  // of two products each; the reason is that of PacketProducts
+  static constexpr Index kPartialSumTerms = 128;  // of two products each; for the reason in PacketProducts
 
   MHA_INLINE static Packet<float> multiply_add(const Packet<float>& a, const Packet<float>& b, const Packet<float>& c) {
 #ifdef __AVX512BF16__

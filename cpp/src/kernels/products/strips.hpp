@@ -24,7 +24,7 @@ struct Upcoming {
   }
 };
 
-/// What a kernel calls between pieces of its work where nothing is to be done beside it: beside(piece, pieces).
+/// The `beside` argument, called as beside(piece, pieces) between pieces of work, of a kernel with no other work to do.
 constexpr auto kNothingBeside = [](Index, Index) {};
 
 /// The functions that compute the strips of a product. `Strip<Products, M, N>::run` computes M rows that are N vectors

@@ -1,8 +1,8 @@
 // Products by tiles: blocks of up to 32 rows and 32 columns of sums, which are four of the eight tile registers.
 //
-// Four loads serve four products of 16 cycles. Tiles of factors are zeroed after their last use: that gives the registers
-// behind them back, and where a neighbour on the core is awake, as on rented machines it mostly is, a product takes 42
-// cycles in place of 75. Where it is asleep nothing changes (Sapphire Rapids: docs/decisions/0021).
+// Four loads serve four products of 16 cycles. Tiles of factors are zeroed after their last use: that releases the
+// registers, and a product takes 42 cycles instead of 75 while the other thread of the core is busy, as it mostly is on
+// rented machines. If that thread is idle, nothing changes (Sapphire Rapids: docs/decisions/0021).
 #pragma once
 
 #include <type_traits>
@@ -29,7 +29,7 @@ struct TileBlock {
   Index sums_row;
   Index steps;  // of 64 bytes of the rows of A
   bool has_two_columns;
-  bool adds;  // to what is at `sums`, else to 0; then rows are whole tiles, or no more than two
+  bool adds;  // to the numbers at `sums`, else to 0; then rows are whole tiles, or no more than two
 };
 
 struct PairInstruction {
@@ -45,8 +45,9 @@ struct ByteInstruction {
   }
 };
 
-/// Rows of a product as one or two tiles, from row `begin` on. The second one, or the only one, may begin before the end
-/// of what precedes it: rows that are computed twice have the same bits. Fewer rows than 16 are one lower tile.
+/// Rows of a product as one or two tiles, from row `begin` on. The second one, or the only one, may begin before the
+/// end of the rows that are done: rows that are computed twice have the same bits. Fewer rows than 16 are one lower
+/// tile.
 struct TileRows {
   Index first[2];
   Index height;  // of a tile
@@ -62,8 +63,8 @@ struct TileRows {
 };
 
 /// A product step by step. next() multiplies one tile of rows by one or two of columns: 16 cycles for each in a unit of
-/// its own, or 42. So kernels let vectors work between the steps, by beside(). Tiles are configured for block.rows rows:
-/// TileState, FewTileRows.
+/// its own, or 42. So kernels let vectors work between the steps, by beside(). Tiles are configured for block.rows
+/// rows: TileState, FewTileRows.
 ///
 /// Tiles 0 to 3 hold the sums, row of tiles by row of tiles; 4 and 5 the rows of A, 6 and 7 the columns of B.
 template <class Instruction>
@@ -112,7 +113,7 @@ class TileSteps {
     while (done_ < count_) next();
   }
 
-  /// What vectors call after each of their `pieces`, from 0 on: multiplies the share of steps that is due by then.
+  /// Multiplies the share of steps that is due by now; vectors call it after each of their `pieces`, from 0 on.
   MHA_INLINE void beside(Index piece, Index pieces) {
     while (done_ * pieces < count_ * (piece + 1)) next();
   }

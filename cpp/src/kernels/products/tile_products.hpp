@@ -1,7 +1,7 @@
-// Products of pairs of bf16 in the arithmetic of tiles (tiles.hpp): a sum is cut into parts of 16 pairs; in each part one
-// chain of multiply-adds takes the first elements of the pairs, another one the second elements; then the chains are added
-// to each other, and that to the sum. Here are vectors that do so, for decode and for what is too small for tiles;
-// tile_blocks.hpp multiplies by tiles. Which of them computes a sum shows in no bit.
+// Products of pairs of bf16 in the arithmetic of tiles (tiles.hpp): a sum is cut into parts of 16 pairs; in each part
+// one chain of multiply-adds takes the first elements of the pairs, another one the second elements; then the chains
+// are added to each other, and the result to the sum. This file does so by vectors, for decode and for products that
+// are too small for tiles; tile_blocks.hpp multiplies by tiles. Both give the same bits.
 //
 // Widened to f32 a bf16 takes twice the registers, and there are two chains for each sum. So a register tile has fewer
 // rows than others.
@@ -49,7 +49,7 @@ struct ChainTile {
   using P = Packet<float>;
   static constexpr Index L = kLanes<float>;
 
-  /// With 32 registers 2 x 4 sums are 16 chains, beside 8 halves of B and 2 of A.
+  /// With 32 registers 2 x 4 sums are 16 chains, next to 8 halves of B and 2 of A.
   static constexpr int rows(int n) { return n > kVectors ? 1 : n > kVectors / 2 ? 2 : n == 1 ? kMostRows : 4; }
   static constexpr int kMostRows = kVectors == 4 ? 8 : 4;
 
@@ -111,10 +111,12 @@ struct ChainTile {
 /// Elements of bf16 as pairs, 16 of which are multiplied together.
 constexpr Index kTileElements = kTileColumns * TileProducts::kElements;
 
-// to[c * to_row + r / 2] = the pair of rows r and r + 1 in column c, of kTileElements rows and kTransposedColumns columns.
+// to[c * to_row + r / 2] = the pair of rows r and r + 1 in column c, of kTileElements rows and kTransposedColumns
+// columns.
 #ifdef EIGEN_VECTORIZE_AVX512
-// Quarters of vectors come from memory where they belong, by insertions that port 0 does, too. Columns are then gathered
-// within quarters: 24 shuffles for 256 values, where pairs that are made first take 32, and 16 loads that widen.
+// Quarters of vectors come from memory where they belong, by insertions that port 0 does, too. Columns are then
+// gathered within quarters: 24 shuffles for 256 values, where pairs that are made first take 32, and 16 loads that
+// widen.
 constexpr Index kTransposedColumns = 8;
 MHA_INLINE void transpose_pairs(const BFloat16* const* rows, Index column, Pair* to, Index to_row) {
   const auto quarter = [&](Index row) MHA_INLINE_LAMBDA {
@@ -158,8 +160,8 @@ MHA_INLINE void transpose_pairs(const BFloat16* const* rows, Index column, Pair*
 #endif
 
 struct TileOperands : PairOperands<TileProducts, kTileElements> {
-  /// Values of up to kMost keys, evenly spaced, as the first factor of tiles: `to` [columns][kMost keys], the pairs of the
-  /// keys of a column side by side. Zeros fill `columns` up to `filled` columns, and keys to whole groups.
+  /// Values of up to kMost keys, evenly spaced, as the first factor of tiles: `to` [columns][kMost keys], the pairs of
+  /// the keys of a column side by side. Zeros fill `columns` up to `filled` columns, and keys to whole groups.
   template <Index kMost, class Beside>
   MHA_INLINE static void transpose_values(const Rows<BFloat16>& values, Index keys, Index columns, Index filled,
                                           Pair* to, Beside beside) {
@@ -177,7 +179,7 @@ struct TileOperands : PairOperands<TileProducts, kTileElements> {
         transpose_pairs(rows, c, pairs + c * kRow, kRow);
         beside(group * blocks + block, groups * blocks);
       }
-      for (Index c = present < kGroup ? 0 : blocks * kTransposedColumns; c < filled; ++c) {  // what is left, and zeros
+      for (Index c = present < kGroup ? 0 : blocks * kTransposedColumns; c < filled; ++c) {  // the rest, and zeros
         auto* const column = reinterpret_cast<BFloat16*>(pairs + c * kRow);
         for (Index i = c < blocks * kTransposedColumns ? present : 0; i < kGroup; ++i)
           column[i] = i < present && c < columns ? rows[i][c * values.step] : BFloat16{0};

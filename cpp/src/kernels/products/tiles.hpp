@@ -1,6 +1,6 @@
-// Tile registers: eight matrices of up to 16 rows of 64 bytes, and the instructions that multiply them. `Tiles` is what
-// MHA_TILES names (cpp/cmake/isa.cmake): the registers of the processor (Intel AMX), or a model of them, bit for bit, with
-// which kernels written for tiles run on processors that have none. Without it there are no tiles.
+// Tile registers: eight matrices of up to 16 rows of 64 bytes, and the instructions that multiply them. MHA_TILES
+// (cpp/cmake/isa.cmake) chooses `Tiles`: the registers of the processor (Intel AMX), or a model of them, bit for bit,
+// with which kernels written for tiles run on processors that have none. Without it there are no tiles.
 //
 //   configure(rows)     tiles 0 to 5 have `rows` rows, tiles 6 and 7 have 16, all of 64 bytes; their numbers are undefined
 //   release             the registers are given back; to be configured again before any of the others
@@ -11,9 +11,9 @@
 // C and A are tiles of 0 to 5, B is tile 6 or 7, which holds [16 operands][16 columns].
 //
 // TDPBF16PS adds to an element of C the sum of two chains: of the 16 first elements of the pairs and of the 16 second
-// ones, each 16 fused multiply-adds from 0, in order. It rounds to nearest, ties to even, takes subnormal numbers as 0 and
-// makes 0 of subnormal results, in every floating-point state (docs/numerics.md, docs/decisions/0021). The model does what
-// the state of the thread says, which is the same while the library computes: platform/floating_point_state.hpp.
+// ones, each 16 fused multiply-adds from 0, in order. It rounds to nearest, ties to even, takes subnormal numbers as 0
+// and makes 0 of subnormal results, in every floating-point state (docs/numerics.md, docs/decisions/0021). The model
+// follows the state of the thread, which is the same while the library computes: platform/floating_point_state.hpp.
 #pragma once
 
 #include "kernels/vectors/elements.hpp"
@@ -27,7 +27,7 @@ constexpr int kTileRows = 16, kTileBytes = 64;
 /// Operands of four bytes in a row of a tile, and numbers of a row of C.
 constexpr Index kTileColumns = kTileBytes / 4;
 
-/// What LDTILECFG reads: palette 1, and of each tile the bytes of a row and the rows.
+/// The operand of LDTILECFG: palette 1, and for each tile the bytes of a row and the rows.
 struct alignas(kTileBytes) TileConfiguration {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
   std::uint16_t row_bytes[16] = {};
@@ -42,8 +42,8 @@ struct alignas(kTileBytes) TileConfiguration {
 };
 static_assert(sizeof(TileConfiguration) == kTileBytes);
 
-/// Instructions of our own: the intrinsics of GCC 12 do not say what they read. _tile_loadconfig names 8 of 64 bytes and
-/// _tile_loadd none, and the compiler drops stores that they need.
+/// Instructions of our own: the intrinsics of GCC 12 do not declare the memory that they read. _tile_loadconfig names 8
+/// of 64 bytes and _tile_loadd none, and the compiler drops stores that they need.
 struct HardwareTiles {
   static constexpr std::int64_t (*kTimesConfigured)() = nullptr;  // nobody counts
 
@@ -74,8 +74,8 @@ struct HardwareTiles {
   }
 };
 
-/// The registers of the model, each thread's own. What the processor answers with an exception ends the program here,
-/// too: tiles that are not configured.
+/// The registers of the model, for each thread. Use of tiles that are not configured ends the program, as an exception
+/// of the processor would.
 struct ModelRegisters {
   alignas(kTileBytes) unsigned char bytes[8][kTileRows][kTileBytes];
   int rows[8];

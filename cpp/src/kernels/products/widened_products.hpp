@@ -1,8 +1,8 @@
 // Products of numbers and bf16 weights, which are widened in registers.
 //
-// A bfloat16 is the upper half of an f32, so a shift or a mask makes one of it, on processors that know nothing of the
-// format. Every sum has the terms and the order of PacketProducts<float>, so the bits are those of weights in f32 that
-// were rounded to bfloat16.
+// A bfloat16 is the upper half of an f32, so a shift or a mask converts it to f32, on processors without instructions
+// for the format. Every sum has the terms and the order of PacketProducts<float>, so the bits are the same as with f32
+// weights that were rounded to bfloat16.
 #pragma once
 
 #include "kernels/kernel_table.hpp"

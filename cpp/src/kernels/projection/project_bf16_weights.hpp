@@ -1,7 +1,7 @@
-// Projections of f32 rows with weights in bfloat16: half the bytes to read, which is what few rows wait for.
+// Projections of f32 rows with weights in bfloat16: half the bytes to read, which limit the speed of few rows.
 //
-// A bfloat16 is the upper half of an f32, so a shift or a mask makes one of it, on processors that know nothing of the
-// format. From there on all is as in project_tile.hpp, in the same order: the bits of the result are those of f32
+// A bfloat16 is the upper half of an f32, so a shift or a mask converts it to f32, on processors without instructions
+// for the format. The rest is as in project_tile.hpp, in the same order: the result has the same bits as with f32
 // weights that were rounded to bfloat16.
 #pragma once
 

@@ -14,8 +14,8 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// What sums of the bytes of row r lack: minus the row's offset times the sums of the weights, and what the bytes of
-/// outliers leave out times their weights.
+/// The corrections of the sums of bytes of row r: minus the row's offset times the sums of the weights, and the excess
+/// of outliers times their weights.
 template <int N>
 MHA_INLINE void sum_beside_bytes(const WeightStrip& g, Index r, Ints (&beside)[N]) {
   constexpr Index L = kLanes<float>;

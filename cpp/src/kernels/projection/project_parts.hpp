@@ -1,15 +1,14 @@
 // Projections of f32 rows with f32 weights by tiles of bf16: WeightFormat::bf16x3.
 //
-// A number of f32 is exactly the sum of three of bf16, each the nearest to what those before it leave,
-// x = x0 + x1 + x2, and
+// An f32 is exactly the sum of three bf16, x = x0 + x1 + x2, each the nearest to the remainder of the ones before, and
 //
 //   x w  =  x0 w0  +  (x0 w1 + x1 w0)  +  (x0 w2 + x1 w1 + x2 w0)  +  2^-24 |x w| at most.
 //
-// Panels are those of f32: their parts are made here, 128 features at a time, for all rows of a call. So weights take
+// Panels have f32 weights. This kernel splits them, 128 features at a time, for all rows of a call. So weights take
 // four bytes in memory, not six, and parts lie densely in the nearest caches.
 //
 // Numerics: the six products of kPartsDepth features are summed in tiles, the smallest ones first; their sums are added
-// up in f32 over kDepth features, and those to the bias. A row that holds a number which is neither 0 nor in
+// up in f32 over kDepth features, and the totals to the bias. A row that holds a number which is neither 0 nor in
 // [2^-64, 2^64) is multiplied in f32, and so are all rows by a panel with a weight that is neither 0 nor in
 // [2^-36, 2^36). Within, parts are 0 or normal, products of first parts have 26 bits to spare, and no sum overflows:
 // nothing is flushed that would count. Infinities, NaN and subnormal numbers are outside.
@@ -51,8 +50,8 @@ class NumbersInRange {
 using RowNumbers = NumbersInRange<-64, 64>;
 using WeightNumbers = NumbersInRange<-36, 36>;
 
-/// Calls visit(part, numbers of bf16 in the upper halves of words) for the parts of a vector. The last one is what is
-/// left, 8 bits. Ties are rounded up in magnitude, which is a sum and a mask.
+/// Calls visit(part, numbers of bf16 in the upper halves of words) for the parts of a vector. The last one is the
+/// remainder, 8 bits. Ties are rounded up in magnitude, which is a sum and a mask.
 template <class Visit>
 MHA_INLINE void for_each_part(Floats left, Visit visit) {
   MHA_UNROLL
@@ -78,7 +77,7 @@ inline Index features_of_part(Index in_features) {
   return (in_features + kTileElements - 1) / kTileElements * kTileElements;
 }
 
-/// Bytes of SplitRows and what it points to.
+/// Bytes of SplitRows and of the memory that it points to.
 inline std::size_t split_bytes(Index rows, Index in_features) {
   const Index row = kParts * features_of_part(in_features) * Index(sizeof(BFloat16));
   return std::size_t(kVectorBytes + rows * (kPanelBytes + row + Index(sizeof(bool))));
@@ -157,8 +156,8 @@ inline void multiply_parts(const SplitRows& rows, const TileRows& tiles, Index b
     }
 }
 
-/// Adds the sums of row r over the block at feature `block`, n vectors, to those of the blocks before it: in rows.sums,
-/// and where kDepth features or all of them end, to what the row has in g.out, at first the bias.
+/// Adds the sums of row r over the block at feature `block`, n vectors, to the sums of the blocks before it: in
+/// rows.sums, and at the end of kDepth features or of all of them, to the row in g.out, which begins with the bias.
 MHA_INLINE void add_block(int n, const WeightStrip& g, const SplitRows& rows, Index r, Index block, const float* sums) {
   using P = Packet<float>;
   constexpr Index L = kLanes<float>, kColumns = kPanelBytes / 4;

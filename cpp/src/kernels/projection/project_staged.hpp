@@ -1,5 +1,5 @@
-// Projections whose results wait in scratch before they go to their places: those of 16-bit rows, to be rounded, and
-// gated ones, to be multiplied with those of a second panel. In 16 bits the product is rounded, not its factors.
+// Projections that store results in scratch first: 16-bit rows, to be rounded, and gated projections, to be multiplied
+// by the results of a second panel. In 16 bits the product is rounded, not its factors.
 #pragma once
 
 #include "kernels/projection/project_tile.hpp"

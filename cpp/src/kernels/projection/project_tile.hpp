@@ -5,10 +5,10 @@
 //
 // Memory traffic: a panel is taken kDepth features at a time. That part of it is read again for every strip of rows and
 // comes from level 2; the same features of the rows come from level 1. With tiles of 6 x 64 each 256 bytes of panel
-// feed 384 multiply-adds: 21 bytes a cycle on a core that does two 16-lane multiply-adds a cycle, a third of what level
-// 2 delivers.
-// A narrower tile takes a strip of the panel's columns for all rows, and fetches the next strip meanwhile. A single row
-// takes as many columns side by side as it has accumulators, and so reads the panel in the order of addresses.
+// feed 384 multiply-adds: 21 bytes a cycle on a core that does two 16-lane multiply-adds a cycle, a third of the
+// bandwidth of level 2. A narrower tile takes a strip of the panel's columns for all rows, and fetches the next strip
+// meanwhile. A single row takes as many columns side by side as it has accumulators, and so reads the panel in the
+// order of addresses.
 //
 // Numerics: an element is a sum over the features in partial sums (PacketTile::multiply_long) within blocks of kDepth,
 // both counted from feature 0, whatever rows are computed with it.
@@ -35,7 +35,7 @@ struct ProjectionArguments {
   const typename Products::Operand* x;
   Index x_row, x_step;
   const typename Products::PanelOperand* panel;  // at the strip of columns
-  const T* start;                                // what to add to: the bias (start_row = 0) or the sums so far
+  const T* start;                                // the start: the bias (start_row = 0) or the sums so far
   Index start_row;
   T* out[kRowVectors];  // where each vector of columns goes: the sums so far, or the result
   Index out_row;
@@ -72,10 +72,10 @@ constexpr int panel_rows_ahead(int rows) {
   return rows == 1 ? 48 : 32;
 }
 
-/// The other strips find the panel in level 2. There, too, a prefetch helps where half a core looks ahead too little,
-/// beside a neighbour on the other hardware thread of one of Intel's: a load keeps a register until it has come, a
-/// prefetch needs none. That is simulated only (docs/decisions/0025). On Zen 4 (AVX-512) it takes 0.996 to 1.003 of the
-/// time, and spares a second copy of each strip.
+/// The other strips find the panel in level 2. A prefetch helps there, too, where half a core looks ahead too little,
+/// next to a busy hardware thread of an Intel core: a load occupies a register until it completes, a prefetch none.
+/// That is simulated only (docs/decisions/0025). On Zen 4 (AVX-512) it takes 0.996 to 1.003 of the time, and spares a
+/// second copy of each strip.
 constexpr int panel_rows_ahead_later(int rows) { return sizeof(Packet<float>) == 64 ? panel_rows_ahead(rows) : 0; }
 
 template <class Products, int M, int N>
@@ -88,8 +88,8 @@ using ProjectFirstRows = ProjectStrip<Products, M, N, panel_rows_ahead(M)>;
 template <template <class, int, int> class Strip, class Products, int kMostVectors>
 using ProjectTable = StripTable<Strip, Products, ProjectionArguments<Products>, kVectors / 2, kMostVectors>;
 
-/// What the next strip of columns of a panel reads, whose rows have `left` bytes from `columns` on: fetched while
-/// `rows` rows are multiplied by the strip before it, a little at a time. With weights out of level 2, 128 rows take
+/// Prefetches the next strip of columns of a panel, whose rows have `left` bytes from `columns` on, a little at a time,
+/// while `rows` rows are multiplied by the strip before it. With weights out of level 2, 128 rows take
 /// 0.93 to 0.97 of the time on a Zen 3, where a panel is four strips. Few rows would make many requests at once. Panels
 /// of fewer bits gain nothing by it.
 inline Upcoming next_columns(Index rows, const void* columns, Index depth, Index left) {

@@ -1,10 +1,10 @@
-// Projections by tiles: rows as they lie are the first factor, 16 rows of a panel by 16 columns the second one. So nothing
-// is packed, and panels are those of all instruction sets.
+// Projections by tiles: rows as they lie are the first factor, 16 rows of a panel by 16 columns the second one. So
+// nothing is packed, and all instruction sets share the panels.
 //
 // Up to 32 rows are multiplied by 32 columns at a time. Their sums stay in level 1 until all columns of the strip are
 // done, and become results while the next rows are multiplied. Fewer than 16 rows take tiles of fewer rows. Where more
-// rows do not fill the last tile, it begins earlier, and the rows that it shares with the tile before are computed twice,
-// with the same bits.
+// rows do not fill the last tile, it begins earlier, and the rows that it shares with the tile before are computed
+// twice, with the same bits.
 #pragma once
 
 #include "kernels/products/tile_blocks.hpp"
@@ -18,12 +18,12 @@ namespace {
 /// Tiles for two rows and more. `Kind` says of a kind of products
 ///
 ///   Instruction        which multiplies
-///   kOperandBytes      bytes of what x_row counts
+///   kOperandBytes      bytes of the unit of x_row
 ///   words              rows of a panel
 ///   finish             from the sums of a row to its results
 ///
-/// A single row is left to vectors. That is assumed to be right, from measurements of the parts on Sapphire Rapids: a tile
-/// of weights comes from level 2 in 39 cycles, whatever is done with it; vectors take 32 for a row, 48 for two.
+/// A single row is left to vectors. That is assumed to be right, from measurements of the parts on Sapphire Rapids: a
+/// tile of weights comes from level 2 in 39 cycles, whatever is done with it; vectors take 32 for a row, 48 for two.
 template <class Kind>
 struct TileStrips {
   static constexpr Index kColumns = Index{kVectors} * kLanes<float>;  // of a strip
@@ -67,8 +67,8 @@ struct TileStrips {
     float* sums;
   };
 
-  /// The strip of the panel: whole steps of 16 rows as they lie, and the rest of them, or of none at all, filled up with
-  /// zeros.
+  /// The strip of the panel: whole steps of 16 rows as they lie, and the rest of them, or of none at all, filled up
+  /// with zeros.
   struct Weights {
     Index steps;
     bool have_rest;

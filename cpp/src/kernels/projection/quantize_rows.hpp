@@ -20,8 +20,8 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// Bytes of the features of a quantized row, padded to whole vectors, or to whole rows of tiles: what a tile reads
-/// there is multiplied by zeros.
+/// Bytes of the features of a quantized row, padded to whole vectors, or to whole rows of tiles: the padding is
+/// multiplied by zeros.
 inline Index quantized_features_bytes(Index in_features) {
 #ifdef MHA_TILES
   constexpr Index kTogether = kTileBytes;
@@ -31,18 +31,18 @@ inline Index quantized_features_bytes(Index in_features) {
   return (in_features + kTogether - 1) / kTogether * kTogether * ByteProducts::kFeatureBytes;
 }
 
-/// Bytes of a quantized row: its features and, behind them, the excess of its outliers.
+/// Bytes of a quantized row: its features, then the excess of its outliers.
 inline Index quantized_row_bytes(Index in_features) {
   const Index listed = ByteProducts::kHasOffset ? most_outliers(in_features) : 0;
   return quantized_features_bytes(in_features) + listed * Index(sizeof(Excess));
 }
 
-/// Bytes of the quantized rows and, behind them, their scales.
+/// Bytes of the quantized rows, then of their scales.
 inline std::size_t quantized_bytes(Index rows, Index in_features) {
   return std::size_t(rows * (quantized_row_bytes(in_features) + Index(sizeof(QuantizedRow))));
 }
 
-/// Lists what the bytes of a vector of features lack: 127 at most, which bytes with signs hold, too.
+/// Lists the excess of a vector of features over their bytes: 127 at most, which signed bytes hold, too.
 __attribute__((noinline)) void list_excess(const Bits& words, Index first, Index most, Excess* list,
                                            QuantizedRow* row) {
   for (int i = 0; i < kLanes<float>; ++i) {
@@ -71,7 +71,7 @@ inline void quantize_rows(ProjectionTile& tile, void* memory) {
   for (Index r = 0; r < tile.rows; ++r) {
     const float* const x = static_cast<const float*>(tile.x) + r * tile.x_row;
     // Bits compared as signed integers give the largest positive number, as unsigned ones the most negative number. The
-    // bits of a NaN are larger than those of infinity, so one NaN is always found.
+    // bits of a NaN are larger than the bits of infinity, so any NaN is found.
     Ints largest = {};
     Bits least = {};
     for_each_vector_of_row(x, tile.x_step, tile.in_features, [&](Index, const Floats& lanes) MHA_INLINE_LAMBDA {

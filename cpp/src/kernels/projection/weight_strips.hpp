@@ -1,5 +1,5 @@
-// What the projections whose weights are narrower than their sums share: strips as wide as a register tile, and where
-// their columns go.
+// Shared by projections whose weights are narrower than their sums: strips as wide as a register tile, and the places
+// of their columns.
 //
 // These are weights of WeightFormat::bf16 and int8, and pairs of bf16. A word of four bytes, one column of one row of a
 // panel, holds two or four input features of one output feature. Results are f32.
@@ -66,7 +66,7 @@ MHA_INLINE void project_narrow(const ProjectionTile& tile, void* scratch, Multip
     }
 }
 
-/// The same by tables of strips; `first` has those of the first strip of rows.
+/// The same by tables of strips; `first` is the table for the first strip of rows.
 template <class Rows, class FirstRows>
 void project_narrow(const ProjectionTile& tile, void* scratch, const Rows& strips, const FirstRows& first) {
   project_narrow(tile, scratch, [&](int vectors, const WeightStrip& strip, auto after) {

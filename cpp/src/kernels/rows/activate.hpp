@@ -65,8 +65,8 @@ MHA_INLINE Packet<T> logistic_tail(const Packet<T>& a) {
   return pdiv(e, padd(e, pset1<P>(T(1))));
 }
 
-/// |x| is limited to `limit`, where the tail is 0, in f64 too: infinity times 0 would be NaN. It does not matter what
-/// the limit does to a NaN, since relu keeps it.
+/// |x| is limited to `limit`, where the tail is 0, in f64 too: infinity times 0 would be NaN. The effect of
+/// the limit on a NaN does not matter, since relu keeps NaN.
 template <class T, class Tail>
 MHA_INLINE Packet<T> activate_by_tail(const Packet<T>& x, double limit, Tail tail) {
   const Packet<T> a = pmin(pabs(x), pset1<Packet<T>>(T(limit)));

@@ -8,9 +8,9 @@
 // Memory traffic: a row is read from memory and written once. Its second and third pass read it from level 1.
 //
 // Numerics: sums over a row have an order that depends on the number of columns alone (RowSum). The mean is corrected
-// by the mean of what is left after subtracting it (Chan, Golub and LeVeque, "Algorithms for Computing the Sample
+// by the mean of the differences after subtracting it (Chan, Golub and LeVeque, "Algorithms for Computing the Sample
 // Variance", 1983, the corrected two-pass algorithm). Where the squares of RMSNorm overflow or vanish, the row is
-// scaled by a power of two first, for RMSNorm of s z with s^2 eps is that of z with eps.
+// scaled by a power of two first, since RMSNorm of s z with s^2 eps equals RMSNorm of z with eps.
 #pragma once
 
 #include <math.h>
@@ -20,8 +20,8 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// A sum over the columns of a row: whole vector v is added to partial sum v mod kParts, the columns behind the last
-/// whole vector to one of their own. total() adds the partial sums in pairs.
+/// A sum over the columns of a row: whole vector v is added to partial sum v mod kParts, the columns after the last
+/// whole vector to a sum of their own. total() adds the partial sums in pairs.
 template <class T>
 struct RowSum {
   static constexpr int kParts = 4;  // as many additions at a time as hide the latency of one
@@ -171,7 +171,7 @@ class RowNormalizer {
   }
 
   const NormalizeTile& tile_;
-  Index whole_, rest_;  // columns in whole vectors; columns behind these
+  Index whole_, rest_;  // columns in whole vectors; columns after them
   P in_rest_;           // all bits set in the lanes of the rest
 };
 

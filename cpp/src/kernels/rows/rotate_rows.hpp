@@ -1,7 +1,7 @@
 // Rotary positions of rows: each pair of features (a, b) becomes (a cos - b sin, a sin + b cos), in place.
 //
-// Two products and their sum, without a fused multiply-add: the bits are the same in vectors and behind the last whole
-// one, and on every instruction set. Rows come from level 1, where what was done to them before has left them.
+// Two products and their sum, without a fused multiply-add: the bits are the same in vectors and after the last whole
+// one, and on every instruction set. Rows come from level 1, where the previous step has left them.
 #pragma once
 
 #include "kernels/vectors/elements.hpp"

@@ -45,7 +45,7 @@ struct Rows {
   Index row, step;
 };
 
-/// What stands for columns that are not there, or that must not be seen.
+/// The stand-in for columns that do not exist, or that must not be seen.
 template <class S, Index kCount>
 alignas(kVectorBytes) constexpr S kZeros[kCount] = {};
 
@@ -120,7 +120,7 @@ MHA_INLINE Packet<float> load_packet(const Float16* from) {
   const Bits half = load_words(from), magnitude = (half & 0x7fff) << 13;
   const Bits is_subnormal = Bits(magnitude < (1 << 23));
   const Bits is_special = Bits(magnitude >= (31 << 23));  // infinity, NaN
-  // A subnormal number: its digits behind the exponent of 2^-14, minus 2^-14.
+  // A subnormal number: its digits after the exponent of 2^-14, minus 2^-14.
   constexpr float kSmallestNormal = 0x1p-14f;
   const Bits normal = magnitude + kRebias + (is_special & kRebias);
   const Bits subnormal = Bits(Floats(magnitude + kRebias + (1 << 23)) - kSmallestNormal);
