@@ -23,7 +23,7 @@ const py::detail::PyArrayDescr_Proxy& dtype_fields_of(py::handle array) {
   return *py::detail::array_descriptor_proxy(fields_of(array).descr);
 }
 
-// Sets `dtype` to that of the array, if it is one of the core.
+// Sets `dtype` to the dtype of the array, if the core has it.
 bool find_dtype_of(py::handle array, DType* dtype) { return find_dtype(fields_of(array).descr, dtype); }
 
 bool is_native(py::handle array) {

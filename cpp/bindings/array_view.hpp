@@ -1,6 +1,6 @@
-// NumPy arrays to tensor views and back. No other file reads the fields of an array. Checked here is what a view cannot
-// express: that it is an array, dtype, byte order, alignment, strides in whole elements. The rules about shapes and
-// values are checked by the library.
+// NumPy arrays to tensor views and back. No other file reads the fields of an array. This file checks all that a view
+// cannot express: that it is an array, dtype, byte order, alignment, strides in whole elements. The rules about shapes
+// and values are checked by the library.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Argument {
 };
 
 /// The array arguments of one call. They are kept together because an error message about one of them shows them all.
-/// They share one dtype, that of the call: the dtype of the first array, or of the layer or cache that the call belongs
+/// They share one dtype, the call's: the dtype of the first array, or of the layer or cache that the call belongs
 /// to. Methods take the position of an argument in the list, and throw py::type_error or py::value_error.
 class ArrayArguments {
  public:
@@ -55,7 +55,7 @@ class ArrayArguments {
   /// A mask of any rank up to kMaxRank: Boolean or, if `may_add`, of the call's dtype. A scalar becomes one axis of
   /// length 1. An empty view if the argument was not given.
   TensorView mask(int i, bool may_add) const;
-  /// An array with min_rank to max_rank axes, of the dtype of scores, which is that of lse.
+  /// An array with min_rank to max_rank axes, of the dtype of scores and lse.
   TensorView scores(int i, int min_rank, int max_rank) const;
   /// The same, or one of the call's dtype.
   TensorView scores_or_tensor(int i, int min_rank, int max_rank) const;

@@ -17,7 +17,7 @@ namespace {
 
 Index batch_size_of(const TensorView& query) { return query.rank == kMaxRank ? query.extents[0] : 1; }
 
-// `query` with the batch axis of the result: that of `key`, if its own has one element or is missing.
+// `query` with the batch axis of the result: the axis of `key`, if its own has one element or is missing.
 TensorView with_batch_of(const TensorView& key, TensorView query) {
   const Index batch = batch_size_of(key);
   if (batch_size_of(query) != 1 || batch == 1) return query;

@@ -74,7 +74,7 @@ py::object import_tensor(py::handle capsule) {
     if (managed->major != kMajorVersion)
       throw py::type_error("its version of DLPack is " + std::to_string(managed->major) + ", not " +
                            std::to_string(kMajorVersion));
-    // An array over a copy is read-only, too: what is written to it would not reach the tensor.
+    // An array over a copy is read-only, too: writes would not reach the tensor.
     if ((managed->flags & (kReadOnly | kIsCopied)) == 0) flags |= npy_api::NPY_ARRAY_WRITEABLE_;
   }
   const Tensor& tensor = managed->tensor;
@@ -113,7 +113,7 @@ py::object from_dlpack(py::handle capsule) {
   return import_tensor<ManagedTensor>(capsule);
 }
 
-// What lives as long as the tensor that another library has of one of our arrays.
+// The owner of an array that another library has as a tensor.
 template <class Managed>
 struct Export {
   Managed managed = {};

@@ -27,7 +27,7 @@ void with_element_of(DType dtype, Visit visit) {
   }
 }
 
-// Copies the elements from `axis` on to dense memory, each rounded once. Returns the place behind the last one. A view
+// Copies the elements from `axis` on to dense memory, each rounded once. Returns the place after the last one. A view
 // has at most kMaxRank axes; without the comparison GCC inlines the recursion beyond them and warns.
 template <class From, class To>
 To* copy_rounded(const From* from, const TensorView& view, int axis, To* to) {

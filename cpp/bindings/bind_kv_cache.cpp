@@ -18,7 +18,7 @@
 namespace mha::bindings {
 namespace {
 
-// What all caches have.
+// The functions of all caches.
 template <class Config>
 Config config_of(const char* function, py::handle batch_size, py::handle num_kv_heads, py::handle head_dim,
                  py::handle value_head_dim, py::handle dtype) {
@@ -108,7 +108,7 @@ void release(SharedPagedCache& shared, py::handle sequence) {
   for (const std::int64_t b : all) cache.release(b);
 }
 
-// [B, most pages of a sequence], -1 behind them.
+// [B, most pages of a sequence], then -1.
 py::object page_table(const SharedPagedCache& shared) {
   const PagedKVCache& cache = shared.paged();
   const Index batch = cache.config().batch_size;
@@ -157,7 +157,7 @@ void assign(SharedCache& cache, py::handle key, py::handle value, py::handle new
   write(cache, "KVCache.assign", &KVCache::assign, CacheUse::replaces, key, value, new_lengths);
 }
 
-// Copies of what a cache of int8 stores: keys, values, and the scales of both.
+// Copies of the memory of an int8 cache: keys, values, and the scales of both.
 py::object stored(SharedCache& shared) {
   const CacheUse use(shared, CacheUse::reads);
   const KVCache& cache = shared.cache;

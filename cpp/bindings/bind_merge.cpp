@@ -15,7 +15,8 @@ namespace {
 
 constexpr char kFunction[] = "merge_attention";
 
-// What each shard has, as views. The library compares them with one another; a message here is about one of them alone.
+// The arrays of each shard, as views. The library compares them with one another; a message here is about one of them
+// alone.
 std::vector<TensorView> views_of(const char* name, const py::list& arrays) {
   std::vector<TensorView> views;
   for (const py::handle array : arrays) {

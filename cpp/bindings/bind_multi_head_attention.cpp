@@ -14,8 +14,8 @@
 namespace mha::bindings {
 namespace {
 
-// `sizes` are the fields of MultiHeadAttentionConfig in their order, `projections` those of query, key, value and out,
-// `added` is (key, value), both None or neither; norms and `rotary` are null for None.
+// `sizes` are the fields of MultiHeadAttentionConfig in their order, `projections` the maps of query, key, value and
+// out, `added` is (key, value), both None or neither; norms and `rotary` are null for None.
 Layer make_layer(const py::tuple& sizes, const py::tuple& projections, const py::tuple& added, bool add_zero_attn,
                  const std::string& weight_dtype, const Norm* query_norm, const Norm* key_norm,
                  const RotaryEmbedding* rotary) {
@@ -144,7 +144,7 @@ py::tuple copy_weights(const Layer& layer) {
                         py::make_tuple(added_key.array, added_value.array));
 }
 
-// Those of query and key, or None.
+// The norms of query and key, or None.
 py::tuple norms_of_heads(const Layer& layer) {
   const QueryKeySteps& steps = layer.attention.steps();
   const auto object = [](const std::optional<Norm>& norm) { return norm ? py::cast(*norm) : py::none(); };

@@ -1,4 +1,4 @@
-// What benchmarks divide by: peak and bandwidth of the machine. The package does not show them.
+// Peak and bandwidth of the machine, which benchmarks divide by. They are not public.
 #include <cstdint>
 #include <memory>
 #include <vector>

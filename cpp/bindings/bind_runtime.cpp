@@ -1,4 +1,4 @@
-// Instruction sets, threads, and what the process is.
+// Instruction sets, threads, and the state of the process.
 #include <unistd.h>
 
 #include <atomic>

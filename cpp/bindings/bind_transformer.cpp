@@ -1,4 +1,4 @@
-// What stands around the attention layer: norms, Linear, FeedForward, and stacks of transformer layers.
+// The parts around the attention layer: norms, Linear, FeedForward, and stacks of transformer layers.
 #include <mha/linear.hpp>
 #include <mha/positions.hpp>
 #include <mha/transformer.hpp>
@@ -66,7 +66,7 @@ FeedForward make_feed_forward(const py::tuple& linears, py::handle activation, c
   return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.up.weight.dtype));
 }
 
-// Norms, Linear and FeedForward. `features` are those of the result.
+// Norms, Linear and FeedForward. `features` are the features of the result.
 template <class RowLayer>
 py::object forward_rows(const char* function, const RowLayer& layer, Index features, py::handle x, py::handle out,
                         py::handle num_threads) {
@@ -107,10 +107,10 @@ py::tuple feed_forward_weights(const FeedForward& layer) {
   return py::make_tuple(up.arrays, down.arrays, gate.arrays);
 }
 
-// What messages say that arrays must have the dtype of.
+// Names, in messages, the object whose dtype arrays must have.
 constexpr const char* kOwner = "the layers";
 
-// A stack, and what messages call it.
+// A stack, and its name in messages.
 struct Stack {
   std::string name;
   TransformerStack layers;
@@ -174,7 +174,7 @@ class CacheList {
   std::forward_list<CacheUse> uses_;
 };
 
-// What messages call the options of the attention to the memory.
+// The names of the options of the attention to the memory, in messages.
 constexpr const char* memory_name(std::string_view option, const char* usual) {
   return option == "key_lengths" ? "memory_lengths" : usual;
 }
@@ -184,7 +184,7 @@ constexpr const char* kMemoryOptionNames[] = {
 #undef MHA_OPTION
 };
 
-// What a call has besides rows and options: the entries of a dict, None for one that is not there.
+// Optional arguments of a call: the entries of a dict, None if missing.
 struct GivenExtras {
   explicit GivenExtras(const py::dict& given) {
     static const std::pair<PyObject*, py::handle GivenExtras::*> fields[] = {
@@ -210,7 +210,7 @@ struct GivenExtras {
 // Score options of each layer, or of the attention to the memory alone: a sequence of dicts, or None.
 class OptionSets {
  public:
-  // `x` is for messages; `rows` is its view, and `batch_size` that of the call.
+  // `x` is for messages; `rows` is its view, and `batch_size` the call's.
   OptionSets(const char* function, py::handle dicts, const char* const* names, py::handle x, const TensorView& rows,
              Index batch_size) {
     if (dicts.is_none()) return;
@@ -225,7 +225,7 @@ class OptionSets {
   const AttentionOptions* data() const { return views_.empty() ? nullptr : views_.data(); }
 
  private:
-  std::forward_list<ScoreOptions> owners_;  // of what the views point to
+  std::forward_list<ScoreOptions> owners_;  // of the memory of the views
   std::vector<AttentionOptions> views_;
 };
 

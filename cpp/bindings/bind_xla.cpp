@@ -1,5 +1,5 @@
-// scaled_dot_product_attention as XLA calls it: buffers in, buffers out, without Python. interop/jax.py is what gives it
-// calls, and checks at the time of tracing what can be known then.
+// scaled_dot_product_attention as XLA calls it: buffers in, buffers out, without Python. interop/jax.py calls
+// it, and checks all that is known at the time of tracing.
 #include <algorithm>
 #include <forward_list>
 #include <new>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr char kAttend[] = "scaled_dot_product_attention";
 
-/// What XLA shows as the error of a call.
+/// The error of a call, for XLA.
 struct Refusal {
   xla::ErrorCode code;
   std::string message;
@@ -85,8 +85,8 @@ View heads_first(View view) {
   return view;
 }
 
-/// The attributes of a call: options by the names of the rows of attention_options.def. An array is an attribute, too: the
-/// place of its buffer among the arguments.
+/// The attributes of a call: options by the names of the rows of attention_options.def. An array is an attribute, too:
+/// the place of its buffer among the arguments.
 class CallAttributes {
  public:
   explicit CallAttributes(const xla::CallFrame& frame) : arguments_(frame.arguments), attributes_(frame.attributes) {}
@@ -189,8 +189,8 @@ xla::Error* error_in_xla(const xla::Api& api, const Refusal& refusal) {
   return api.create_error(&arguments);
 }
 
-/// Says which version of the interface this is. XLA asks when the function is registered, and takes no other answer than
-/// one that it knows: its own version, if that is not newer than what is known here.
+/// Says which version of the interface this is. XLA asks when the function is registered, and takes no other answer
+/// than one that it knows: its own version, if that is not newer than what is known here.
 void describe_to_xla(const xla::CallFrame& frame) {
   xla::Version theirs{sizeof(xla::Version), nullptr, xla::kMajorVersion, xla::kOldestMinorVersion};
   if (frame.api != nullptr) theirs = frame.api->version;  // XLA does not say it up to jaxlib 0.6
@@ -205,7 +205,7 @@ void describe_to_xla(const xla::CallFrame& frame) {
   metadata->traits = 0;
 }
 
-/// What XLA calls. Nothing may be thrown to it.
+/// The function that XLA calls. It must not throw.
 xla::Error* attention_in_xla(xla::CallFrame* frame) {
   try {
     if (frame->extensions != nullptr && frame->extensions->type == xla::kMetadataExtension) {

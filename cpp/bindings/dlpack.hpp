@@ -1,4 +1,4 @@
-// The binary interface of DLPack: what libraries pass to each other in a capsule, from its specification
+// The binary interface of DLPack: structs that libraries pass to each other in a capsule, from its specification
 // (https://dmlc.github.io/dlpack/latest/c_api.html). Names and layouts are not ours to choose.
 #pragma once
 
@@ -50,9 +50,9 @@ struct ManagedTensorVersioned {
   Tensor tensor;
 };
 
-/// What a type of tensors has as __dlpack_c_exchange_api__, in a capsule: functions that take and give tensors without a
-/// call of Python. They return 0, or -1 with an exception of Python raised. Functions that are not called here have no
-/// type.
+/// What a type of tensors has as __dlpack_c_exchange_api__, in a capsule: functions that take and give tensors without
+/// a call of Python. They return 0, or -1 with an exception of Python raised. Functions that are not called here have
+/// no type.
 struct ExchangeApi {
   static constexpr char kName[] = "dlpack_exchange_api";
 

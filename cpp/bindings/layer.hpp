@@ -1,4 +1,4 @@
-// The layer as Python holds it, and what its calls share with those of the blocks around it.
+// The layer as Python holds it, and code that its calls share with the blocks around it.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace mha::bindings {
 
-/// What is known of a linear map without its numbers.
+/// The shape of a linear map.
 struct LinearShape {
   explicit LinearShape(const LinearWeights& weights)
       : out_features(weights.weight.extents[0]), in_features(weights.weight.extents[1]), has_bias(bool(weights.bias)) {}
@@ -22,7 +22,7 @@ struct LinearShape {
   bool has_bias;
 };
 
-/// The layer, and what is handed back of its weights: those that it was given.
+/// The layer, and the shapes of the weights that it returns.
 struct Layer {
   MultiHeadAttention attention;
   std::vector<LinearShape> projections;  // query, key, value, out
@@ -35,8 +35,8 @@ inline WeightFormat format_of(const std::string& weight_dtype, DType dtype) {
   return WeightFormat::plain;
 }
 
-/// Weights of a linear map as Python passes them, (weight, bias or None, scale or None). With a scale, which belongs to a
-/// matrix of int8, the bias is float32.
+/// Weights of a linear map as Python passes them, (weight, bias or None, scale or None). With a scale, which belongs to
+/// a matrix of int8, the bias is float32.
 inline LinearWeights linear_weights(const char* function, const py::tuple& given) {
   if (given.size() != 3) throw py::type_error("a linear map must be a tuple (weight, bias, scale)");
   const Argument list[] = {{"weight", given[0]}, {"bias", given[1]}, {"scale", given[2]}};

@@ -55,13 +55,13 @@ PYBIND11_MODULE(core_of_main_interpreter, m, py::mod_gil_not_used()) {
   mha::bindings::bind_xla(m);
 }
 
-/// What Python calls: the function of pybind11 and its steps, behind a look at the interpreter. Up to Python 3.12 this
+/// What Python calls: the function of pybind11 and its steps, after a look at the interpreter. Up to Python 3.12 this
 /// runs in the interpreter that imports; later versions run it in the main one, and only the steps in the other.
 extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
   if (!is_in_main_interpreter()) return nullptr;
   auto* const definition = reinterpret_cast<PyModuleDef*>(PyInit_core_of_main_interpreter());
   if (definition == nullptr) return nullptr;
-  static std::array<PyModuleDef_Slot, 16> steps{};  // pybind11 has 3 or 4, and an empty one behind them
+  static std::array<PyModuleDef_Slot, 16> steps{};  // pybind11 has 3 or 4, and an empty one after them
   if (definition->m_slots != steps.data()) {
     steps[0] = {Py_mod_exec, reinterpret_cast<void*>(&refuse_sub_interpreters)};
     const PyModuleDef_Slot* slot = definition->m_slots;

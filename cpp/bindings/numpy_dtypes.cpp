@@ -13,7 +13,7 @@ using py::detail::npy_api;
 
 constexpr int kFirstOfPackages = 256;  // NPY_USERDEF: types that packages register have numbers from here on
 constexpr char kBFloat16[] = "bfloat16";
-constexpr std::size_t kLongestName = 80;  // of a type in a message; that of a structure may have any length
+constexpr std::size_t kLongestName = 80;  // of a type in a message; the name of a structure may have any length
 
 // The type number of ml_dtypes.bfloat16, or -1 as long as that package is not loaded.
 int bfloat16_number() {

@@ -9,12 +9,12 @@ namespace mha::bindings {
 
 namespace py = pybind11;
 
-/// An int or a NumPy integer, but no bool. `rule` is what the message says behind "must be".
+/// An int or a NumPy integer, but no bool. `rule` follows "must be" in the message.
 /// @throws py::type_error; py::value_error if it does not fit 64 bits
 std::int64_t integer(const char* function, const char* argument, py::handle object, const char* rule = "an integer");
-/// An integer of at least 1, or `if_none` for None. What exceeds an int becomes the largest int.
+/// An integer of at least 1, or `if_none` for None. A number that exceeds an int becomes the largest int.
 int positive(const char* function, const char* argument, py::handle object, int if_none);
-/// A finite real number. `rule` is what the message of an error of type says.
+/// A finite real number. `rule` is the text of a type error.
 double finite_real(const char* function, const char* argument, py::handle object, const char* rule = "a real number");
 /// The same, or `if_none` for None.
 double real(const char* function, const char* argument, py::handle object, double if_none);

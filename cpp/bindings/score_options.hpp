@@ -33,8 +33,8 @@ constexpr const char* kOptionNames[] = {
 /// The score options that a caller in Python gave; the others have their defaults.
 class GivenOptions {
  public:
-  /// `options` has the names of score options as keys. It must outlive this object and not change. `names`, one for each
-  /// row, are for messages. @throws py::type_error for a key that is no score option
+  /// `options` has the names of score options as keys. It must outlive this object and not change. `names`, one for
+  /// each row, are for messages. @throws py::type_error for a key that is no score option
   GivenOptions(const char* function, const py::dict& options, const char* const* names = kOptionNames);
 
   const char* function() const { return function_; }
@@ -50,7 +50,7 @@ class GivenOptions {
   PyObject* values_[option::kCount] = {};  // null: not given
 };
 
-/// The array arguments of a call: its own, and behind them those of the options.
+/// The array arguments of a call: its own, then the arrays of the options.
 template <std::size_t count>
 std::array<Argument, count + option::kCount> with_options(const GivenOptions& given, const Argument (&own)[count]) {
   std::array<Argument, count + option::kCount> all;
@@ -61,8 +61,8 @@ std::array<Argument, count + option::kCount> with_options(const GivenOptions& gi
 /// The options of a call, with the buffers that they point to.
 class ScoreOptions : public AttentionOptions {
  public:
-  /// `arrays` are from with_options(), with `first` arguments of the call's own; `batch_size` is B; `rows` are [B, T, E]
-  /// or [T, E], of a call whose rows may have positions.
+  /// `arrays` are from with_options(), with `first` arguments of the call's own; `batch_size` is B; `rows` are [B, T,
+  /// E] or [T, E], of a call whose rows may have positions.
   ScoreOptions(const GivenOptions& given, const ArrayArguments& arrays, int first, py::handle given_threads,
                Index batch_size, const TensorView& rows = {});
 

@@ -12,7 +12,7 @@ namespace mha::bindings {
 
 /// Who is in a call that uses a cache.
 struct CacheUsers {
-  std::int32_t process;  // how many forks lead from the process that loaded this module to that of the calls
+  std::int32_t process;  // forks between the process that loaded this module and the process of the calls
   std::int32_t
       count;  // calls that only read, or one of the negative numbers of shared_cache.cpp for one that changes it
 };
@@ -32,13 +32,13 @@ struct SharedCache {
 /// end, so the second is refused. Becomes a RuntimeError.
 ///
 /// In a child of fork() the calls that other threads were in have no end. They count no longer: tokens that one of them
-/// has appended in part lie behind the lengths, where they are not seen. But if one was moving tokens, nobody knows
-/// what the cache holds, and all calls are refused until one replaces everything.
+/// has appended in part lie after the lengths, where they are not seen. But if one was moving tokens, the contents
+/// of the cache are unknown, and all calls are refused until one replaces everything.
 class CacheUse {
  public:
   enum Kind {
     reads,
-    changes,   // writes behind the lengths, or changes nothing but them; of a cache with pages as `moves`
+    changes,   // writes after the lengths, or changes only the lengths; of a cache with pages as `moves`
     moves,     // writes where tokens are
     replaces,  // likewise, and all that was there is gone
   };

@@ -1,4 +1,4 @@
-// Computing without Python's global lock, and what signals do meanwhile.
+// Computing without Python's global lock, and the signals that arrive meanwhile.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ class SignalCheck {
   SignalCheck(const SignalCheck&) = delete;
   SignalCheck& operator=(const SignalCheck&) = delete;
 
-  /// What a handler has raised, which has cancelled the call.
+  /// The exception of a handler, which has cancelled the call.
   const std::optional<py::error_already_set>& raised() const { return raised_; }
 
  private:
@@ -31,8 +31,8 @@ class SignalCheck {
   std::optional<CancellationScope> scope_;
 };
 
-/// Calls `compute` without the GIL. A signal whose handler raises, such as that of Ctrl-C, ends it.
-/// @throws py::error_already_set what the handler raised
+/// Calls `compute` without the GIL. A signal whose handler raises, such as Ctrl-C, ends it.
+/// @throws py::error_already_set the exception of the handler
 template <class Compute>
 auto without_gil(Compute compute) {
   SignalCheck signals;

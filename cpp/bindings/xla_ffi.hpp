@@ -1,6 +1,6 @@
 // The binary interface by which XLA, the compiler of JAX, calls functions of others: the part of its foreign function
-// interface (xla/ffi/api/c_api.h, which comes with jaxlib) that a function over buffers needs. Layouts and numbers are not
-// ours to choose. XLA adds fields behind those that are here, and says in `struct_size` how many bytes it knows of.
+// interface (xla/ffi/api/c_api.h, which comes with jaxlib) that a function over buffers needs. Layouts and numbers are
+// not ours to choose. XLA adds fields after these, and says in `struct_size` how many bytes it knows of.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ struct Metadata {
   std::uint32_t traits;
 };
 
-/// Comes with a call that asks what the function is, and is to compute nothing.
+/// Comes with a call that asks for a description of the function, and must not compute.
 struct MetadataExtension {
   Extension base;
   Metadata* metadata;

@@ -7,11 +7,11 @@
 
 namespace mha::bindings::xla {
 
-/// What computes a call that XLA makes: its own threads, since several such calls may run at once, and threads of ours
-/// beside each of them would be more than there are processors.
+/// The threads that compute a call from XLA: XLA's own, since several such calls may run at once, and our threads next
+/// to each of them would outnumber the processors.
 ///
-/// The calling thread takes part, and waits for nobody but threads that compute for it. So calls on all threads of XLA at
-/// once come to their end one by one, each alone if need be.
+/// The calling thread takes part, and waits for nobody but threads that compute for it. So calls on all threads of XLA
+/// at once come to their end one by one, each alone if need be.
 class Threads {
  public:
   explicit Threads(const CallFrame& frame) : api_(*frame.api), context_(frame.context) {}

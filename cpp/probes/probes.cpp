@@ -15,7 +15,7 @@
 namespace mha::probes {
 namespace {
 
-/// Those of the active instruction set.
+/// The loops of the active instruction set.
 const Loops& active_loops() {
   const char* const isa = active_isa();
 #define MHA_ISA(name, required) \
@@ -28,7 +28,7 @@ const Loops& active_loops() {
 // Long enough for the hardware to see a stream, and short enough that no thread waits for the last one.
 constexpr Index kPieceBytes = Index{256} * 1024;
 
-/// What the tasks of read_memory() share: `pieces` of them read a block.
+/// The shared state of the tasks of read_memory(): `pieces` of them read a block.
 struct Reading {
   std::uint64_t (*read_words)(const void* memory, Index count);
   const void* const* blocks;

@@ -1,4 +1,4 @@
-// What the machine can do at most, which benchmarks divide by: multiply-adds in registers, and reading memory.
+// The peak rates of the machine, which benchmarks divide by: multiply-adds in registers, and reading memory.
 //
 // No part of the library. The benchmarks and the extension module of the Python package link it.
 #pragma once

@@ -53,12 +53,12 @@ bool takes_part(const AttentionOptions& options, Index b, Index h, Index i, Inde
   return options.attn_mask.dtype == DType::boolean ? mask != 0 : mask != -kInfinity;
 }
 
-/// What becomes of a scaled score.
+/// Caps a scaled score.
 double capped(double score, const AttentionOptions& options) {
   return options.softcap > 0 ? options.softcap * std::tanh(score / options.softcap) : score;
 }
 
-/// What becomes of a capped score before it is masked.
+/// Biases a capped score.
 double biased(double score, const AttentionOptions& options, Index b, Index h, Index i, Index j) {
   if (options.attn_mask && options.attn_mask.dtype != DType::boolean) score += at(options.attn_mask, {b, h, i, j});
   if (options.alibi_slopes)

@@ -13,7 +13,7 @@ struct Attention {
   std::vector<double> out;      // [B, H, Tq, Dv]
   std::vector<double> lse;      // [B, H, Tq]; for a row that sees no key its sink, or minus infinity
   std::vector<double> weights;  // [B, H, Tq, Tk]; 0 where a key does not take part
-  // [B, H, Tq, Tk]; what attention_weights gives at the stages before
+  // [B, H, Tq, Tk]; the results of attention_weights at the stages before
   std::vector<double> scaled, capped, masked;
 };
 

@@ -12,7 +12,7 @@
 namespace mha {
 namespace {
 
-/// The options whose masked scores are the scores of `options` at `stage`: what comes later is left out.
+/// The options whose masked scores are the scores of `options` at `stage`: later options are left out.
 AttentionOptions up_to(ScoreStage stage, const AttentionOptions& options) {
   if (stage >= ScoreStage::masked) return options;
   AttentionOptions earlier;

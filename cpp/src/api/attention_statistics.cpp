@@ -16,11 +16,11 @@
 namespace mha {
 namespace {
 
-/// What the tasks of a call share.
+/// The shared state of the tasks of a call.
 struct StatisticsRun {
   AttentionPlan plan;
   AttentionStatistics results;
-  Workers workers;  // scratch of each: one sum for each key and, from byte kernel_scratch_at on, that of the kernel
+  Workers workers;  // scratch of each: one sum for each key and, from byte kernel_scratch_at on, the kernel's
   std::size_t kernel_scratch_at;
 };
 

@@ -17,13 +17,13 @@
 namespace mha {
 namespace {
 
-// Tokens in a task: enough that taking a task costs nothing beside it, few enough that threads share a short text.
+// Tokens in a task: enough that taking a task costs nothing next to it, few enough that threads share a short text.
 constexpr Index kTaskTokens = 64;
 
 // The time that one element from memory takes, in multiply-adds: at 28 GB/s a core reads one f32 in the time of eight.
 constexpr double kWorkPerElement = 8;
 
-/// What the tasks of embed_tokens() share.
+/// The shared state of the tasks of embed_tokens().
 struct EmbeddingRun {
   const std::int64_t *tokens, *places, *cu_seqlens;
   Index batch_size;
@@ -58,7 +58,7 @@ void embed_run(const void* context, Index task, int) {
   }
 }
 
-/// What the tasks of mean_pool() share.
+/// The shared state of the tasks of mean_pool().
 struct PoolingRun {
   TensorView x;
   const std::int64_t* cu_seqlens;

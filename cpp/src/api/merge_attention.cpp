@@ -22,13 +22,13 @@ constexpr Index kColumns = 128;
 constexpr double kWorkPerElement = 20;
 constexpr double kWorkPerExponential = 1000;
 
-// Multiply-adds in a task: enough that taking a task costs nothing beside it, few enough that threads share the rows of
-// a short call.
+// Multiply-adds in a task: enough that taking a task costs nothing next to it, few enough that threads share the rows
+// of a short call.
 constexpr double kWorkPerTask = 1e5;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// What one shard adds to a row: `weight` times the elements of `row`, which are `step` elements apart.
+/// The share of one shard in a row: `weight` times the elements of `row`, which are `step` elements apart.
 template <class T>
 struct Term {
   const T* row;
@@ -45,7 +45,7 @@ double sum_weights(const Term<T>* terms, Index count) {
 }
 
 /// The sum of the weighted rows, in `columns` columns from `first` on. Terms are added in pairs, pairs of pairs and so
-/// on, so that each goes through log2(count) roundings. Behind `sums` there must be room for kColumns more sums for
+/// on, so that each goes through log2(count) roundings. After `sums` there must be room for kColumns more sums for
 /// each level.
 template <class T>
 void sum_rows(const Term<T>* terms, Index count, Index first, Index columns, double* sums) {
@@ -66,7 +66,7 @@ void sum_rows(const Term<T>* terms, Index count, Index first, Index columns, dou
     for (Index c = 0; c < columns; ++c) sums[c] = one.weight * to_double(x[c * one.step]);
 }
 
-/// What the tasks of a call share.
+/// The shared state of the tasks of a call.
 struct MergeRun {
   MergeArguments arguments;
   Index rows, task_rows;

@@ -1,4 +1,4 @@
-// What a PagedKVCache does more than a KVCache.
+// The functions that a PagedKVCache adds to a KVCache.
 #include "mha/paged_kv_cache.hpp"
 
 #include "cache/paged_storage.hpp"

@@ -53,7 +53,7 @@ struct RowCall {
 /// Multiply-adds that the time of normalizing an element is worth: memory and a few additions.
 constexpr double kNormWork = 8;
 
-/// What messages call a norm.
+/// The name of a norm in messages.
 const char* name_of(NormKind kind) { return kind == NormKind::layer ? "LayerNorm" : "RMSNorm"; }
 
 }  // namespace

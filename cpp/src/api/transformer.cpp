@@ -52,7 +52,7 @@ struct StackOfLayers {
     return {name.c_str(), cross_attention.c_str(), x, out, options, extras};
   }
 
-  std::string name, cross_attention;  // what messages call the stack, and the attention to memory in it
+  std::string name, cross_attention;  // names of the stack, and of its attention to memory, in messages
   StackSizes sizes;
   std::vector<TransformerLayer> layers;
   std::optional<Norm> final_norm;

@@ -1,4 +1,4 @@
-// mha/mha.h: each function is one of the C++ API between conversions; what is thrown becomes a status. Here are the
+// mha/mha.h: each function is one of the C++ API between conversions; exceptions become a status. Here are the
 // runtime and attention.
 #include "c_api/conversions.hpp"
 
@@ -20,7 +20,7 @@ static_assert(static_cast<int>(ScoreStage::scaled) == MHA_SCORES_SCALED &&
               static_cast<int>(ScoreStage::masked) == MHA_SCORES_MASKED &&
               static_cast<int>(ScoreStage::weights) == MHA_WEIGHTS);
 
-// No allocation, which might be what has failed. Longer sentences are cut; shapes come first in them.
+// No allocation, since an allocation may have failed. Longer sentences are cut; shapes come first in them.
 thread_local char last_error[1024] = "";
 
 mha_status failed(mha_status status, const char* sentence, const char* function = nullptr) {

@@ -1,4 +1,4 @@
-// What the functions of mha/mha.h are made of: handles, conversions, and what becomes of exceptions.
+// Building blocks of the functions of mha/mha.h: handles, conversions, and the translation of exceptions.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@ namespace mha::c_api {
 
 /// MHA_OK, and no sentence in mha_last_error().
 mha_status success() noexcept;
-/// What stands for the exception that is being handled, and its sentence in mha_last_error(). `function` is its name in
-/// C, for what is refused before there is a call of the C++ API, which names its own.
+/// The status of the exception that is being handled; sets its sentence in mha_last_error(). `function` is the name in
+/// C, for errors before the call of the C++ API, which names its own function.
 mha_status failure(const char* function) noexcept;
 
 template <class Call>
@@ -26,7 +26,7 @@ mha_status guarded(const char* function, Call call) noexcept {
   }
 }
 
-/// What `call` returns, or `otherwise`, if it throws.
+/// The result of `call`, or `otherwise` if it throws.
 template <class Value, class Call>
 auto value_or(const char* function, Value otherwise, Call call) noexcept {
   decltype(call()) value = otherwise;
@@ -162,7 +162,7 @@ class Objects {
 inline DType dtype_of(const char* name, mha_dtype dtype) {
   return enumerator<DType>(name, "mha_dtype", dtype, MHA_DTYPE_int8 + 1, MHA_DTYPE_ERROR);
 }
-/// Empty for null. `name` is that of the argument or field, for messages, as it is in what follows.
+/// Empty for null. `name` is the name of the argument or field in messages, here and below.
 MutableTensorView view(const mha_tensor* tensor, const char* name);
 /// One for each of `count` tensors; none, if `tensors` is null.
 template <class View>

@@ -1,4 +1,4 @@
-// mha/mha.h, continued: what stands around attention. Positions, embeddings, norms, linear maps, feed-forward, and
+// mha/mha.h, continued: the parts around attention. Positions, embeddings, norms, linear maps, feed-forward, and
 // stacks of transformer layers.
 #include "c_api/conversions.hpp"
 

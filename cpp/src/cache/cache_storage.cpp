@@ -164,7 +164,7 @@ void CacheStorage::write_stored(const TensorView& key, const TensorView& value, 
 
 void CacheStorage::read(const TensorView& rows, const MutableTensorView& out) const {
   const Index size = size_of(rows.dtype), columns = rows.extents[3];
-  const Index step = out.strides[3] * size, piece = step == size ? columns * size : size;  // what is copied at a time
+  const Index step = out.strides[3] * size, piece = step == size ? columns * size : size;  // bytes of one copy
   for (Index b = 0; b < config_.batch_size; ++b)
     for (Index t = 0; t < out.extents[2]; ++t) {
       const bool is_token = t < lengths_[b];

@@ -12,7 +12,7 @@
 
 namespace mha {
 
-/// Arguments are checked before (checks/kv_cache.hpp). What fails, fails before anything is changed.
+/// Arguments are checked before (checks/kv_cache.hpp). A function that fails changes nothing.
 class CacheStorage {
  public:
   virtual ~CacheStorage() = default;
@@ -43,7 +43,7 @@ class CacheStorage {
   void write_stored(const TensorView& key, const TensorView& value, const TensorView& key_scale,
                     const TensorView& value_scale, const std::int64_t* new_lengths) const;
 
-  /// Copies the tokens of `rows`, which is one tensor of memory(), to [B, Hk, T, columns], and zeros behind them.
+  /// Copies the tokens of `rows`, which is one tensor of memory(), to [B, Hk, T, columns], followed by zeros.
   void read(const TensorView& rows, const MutableTensorView& out) const;
 
   /// Sequence b loses its newest counts[b] tokens (null: `count`).
@@ -65,7 +65,7 @@ class CacheStorage {
   /// Memory for `rows` rows of each head, of each sequence or, with `is_shared`, of all together, and for `integers`
   /// more numbers of 64 bits. All of it is 0, and is taken from the operating system as it is first written to.
   CacheStorage(const KVCacheConfig& config, Index rows, bool is_shared, Index integers);
-  /// The same in rows of the caller's, [B, Hk, rows, D] and [B, Hk, rows, Dv]: what they hold stays.
+  /// The same in rows of the caller's, [B, Hk, rows, D] and [B, Hk, rows, Dv], whose contents stay.
   CacheStorage(const KVCacheConfig& config, const MutableTensorView& keys, const MutableTensorView& values,
                Index integers);
 

@@ -20,7 +20,7 @@ void DenseStorage::copy_sequence(Index to, Index from) const {
   lengths_[to] = lengths_[from];
 }
 
-/// Sequence `first` becomes sequence index[first], that one becomes what it names in turn, and so on round a circle
+/// Sequence `first` becomes sequence index[first], that one becomes the sequence that it names, and so on round a cycle
 /// that leads back to `first`. It is done piece by piece; a piece of `first` is kept aside for the last one of
 /// the circle.
 void DenseStorage::rotate(Index first, const std::int64_t* index) const {
@@ -65,7 +65,7 @@ void DenseStorage::reorder(const std::int64_t* index) {
       readers_[b] = kDone;
       --readers_[index[b]];
     }
-  // What is left are circles, in which each sequence is to become exactly one other.
+  // The rest are cycles, in which each sequence becomes exactly one other.
   for (Index first = 0; first < batch; ++first) {
     if (readers_[first] <= 0 || index[first] == first) continue;
     rotate(first, index);

@@ -23,7 +23,7 @@ void check_size(const char* f, const char* name, Index size, Index least) {
     fail(f, std::string(name) + " must be at least " + std::to_string(least) + "; got " + std::to_string(size));
 }
 
-/// What all caches have, whose zeros are replaced.
+/// The common fields of all caches, with zeros replaced.
 template <class Config>
 void check_heads(const char* f, Config& c) {
   if (c.value_head_dim == 0) c.value_head_dim = c.head_dim;

@@ -21,7 +21,7 @@ bool has_shape(const TensorView& view, std::initializer_list<Index> shape);
 
 /// `view` describes memory that can be there: no negative extent, no size or stride beyond what processors address, no
 /// null pointer to elements. Every tensor passes this rule, on the way through the rules below where they are about it;
-/// code behind the checks multiplies extents and strides, and follows pointers, without looking again.
+/// code after the checks multiplies extents and strides, and follows pointers, without looking again.
 /// @throws std::invalid_argument
 void check_tensor(const char* function, const char* name, const TensorView& view);
 

@@ -25,7 +25,7 @@ struct StackSizes {
 /// sizes with this one.
 StackSizes validate_layer(const char* function, Index i, const PackedTransformerLayer& layer, const StackSizes* before);
 
-/// The norm behind the last layer fits the layers.
+/// The norm after the last layer fits the layers.
 void validate_final_norm(const char* function, const NormWeights& norm, const StackSizes& sizes);
 
 /// The arguments of one call of a stack. validate() brings x, out and memory to [B, T, features].

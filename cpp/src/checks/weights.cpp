@@ -37,7 +37,7 @@ Linears<View> linears_of(Index embed_dim, Index feedforward_dim, const BasicFeed
   return linears;
 }
 
-/// "query_weight float32, key_weight float32, query_bias float64": what was given.
+/// The given dtypes: "query_weight float32, key_weight float32, query_bias float64".
 std::string dtypes_of(const Linears<TensorView>& linears, Named others) {
   std::string text;
   const auto append = [&](const std::string& name, const TensorView& view) {
@@ -49,7 +49,7 @@ std::string dtypes_of(const Linears<TensorView>& linears, Named others) {
   return text;
 }
 
-/// The first matrix says what the dtype is; `others` are the weights of the layer that belong to no linear map.
+/// The first matrix determines the dtype; `others` are the weights of the layer that belong to no linear map.
 void check_dtypes(const char* f, WeightFormat format, const Linears<TensorView>& linears, Named others) {
   const DType given = linears.front().weights.weight.dtype;
   const bool is_quantized = has_scales(format) && given == DType::int8;

@@ -88,7 +88,7 @@ void AddedShard::join_row(Index row) const {
   for (Index h = 0; h < out_.extents[1]; ++h) {
     const Sum lse = *reinterpret_cast<const Sum*>(element(lse_, b, h, i));
     const Sum total = *reinterpret_cast<const Sum*>(element(total_lse_, b, h, i));
-    // Padding sees no key at all; then the difference is that of two infinities.
+    // Padding sees no key at all; then the difference is between two infinities.
     const bool sees_nothing = lse == -std::numeric_limits<Sum>::infinity();
     const Sum share = sees_nothing ? Sum(0) : static_cast<Sum>(std::exp(double(lse) - double(total)));
     auto* const out = reinterpret_cast<Element*>(element(out_, b, h, i));

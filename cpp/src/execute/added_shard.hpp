@@ -1,4 +1,4 @@
-// The keys that a layer adds to those of a call (weights/added_keys.hpp), in one call.
+// The keys that a layer adds to the keys of a call (weights/added_keys.hpp), in one call.
 //
 // They are a shard of the keys that no mask, bound, position or cache knows of. It is attended to first. Its
 // log-sum-exp is then a sink of each row among the keys of the call, so that their softmax is the one over all keys. At
@@ -19,7 +19,7 @@ class AddedShard {
   static double bytes(const MultiHeadAttentionConfig& config, DType dtype, double rows);
 
   /// @param query  [B, H, Tq, D], projected
-  /// @param out    [B, H, Tq, Dv], of the keys of the call: what the values of the shard join
+  /// @param out    [B, H, Tq, Dv], of the keys of the call; the values of the shard are merged into it
   /// @param memory bytes() of it
   AddedShard(const AddedKeys& keys, const LayerArguments& call, const TensorView& query, const MutableTensorView& out,
              std::byte* memory, const Workers& workers, const KernelTable& table);

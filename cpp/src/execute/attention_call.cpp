@@ -54,7 +54,7 @@ Intermediate key_rows(const PackedAttention& layer, const LayerArguments& a) {
 
 Intermediate value_rows(const PackedAttention& layer, const LayerArguments& a) { return rows_of(layer.value, a, {}); }
 
-/// The same into a cache, behind the tokens that are there.
+/// The same into a cache, after its tokens.
 Projection projection_into(const KVCache& cache, const MutableTensorView& memory, const PackedLinear& linear,
                            const KernelTable& table, const TensorView& x, const std::int64_t* new_lengths) {
   const auto kernels_of = [&](DType dtype) -> const DTypeKernels& { return table.kernels[static_cast<int>(dtype)]; };
@@ -220,7 +220,7 @@ AttentionCall::AttentionCall(const SizedAttentionCall& sized, const CallMemory& 
   attend_run_ = {&attend_plan_, memory.workers(), data + sized.sums_at_, tasks};
   if (sized.may_share_) attend_run_.shared = find_shared_spans(attend_plan_, data + sized.shared_at_, memory.workers());
   if (!a.weights) return;
-  MutableTensorView columns = a.weights;  // those of the added keys come behind
+  MutableTensorView columns = a.weights;  // the columns of added keys come last
   columns.extents[3] = key_length;
   weights_plan_ = make_plan({"", q, k, {}, columns, {}, options, nullptr, cached}, AttentionOutput::weights, table);
   weights_plan_.query_lengths = a.new_lengths;

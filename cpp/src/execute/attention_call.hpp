@@ -1,4 +1,4 @@
-// One call of a layer up to its heads: project in, attend, concatenate. What is left is the projection out, which the
+// One call of a layer up to its heads: project in, attend, concatenate. The last step is the projection out, which the
 // attention layer and the layers of a transformer each do in their own way.
 //
 // The order of calls is one of types: what is sized takes its parts of a Layout; CallMemory borrows them, with the
@@ -76,7 +76,7 @@ class AttentionCall {
 
   /// Returns how many it has written.
   int phases(Phase* phases) const;
-  /// What they write: the heads, concatenated: [B, Tq, H * Dv].
+  /// The result of the phases: the heads, concatenated: [B, Tq, H * Dv].
   TensorView heads() const { return heads_; }
 
  private:

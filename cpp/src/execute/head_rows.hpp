@@ -26,12 +26,12 @@ struct HeadRows {
   const std::int64_t* first_positions = nullptr;
   const std::int64_t* starts = nullptr;  // [sequences + 1]: a ragged batch, whose B is 1; null: a dense one
   Index sequences = 0;
-  const std::int64_t* positions = nullptr;  // [B, T]: those of the rows, instead of all that; null: none are given
+  const std::int64_t* positions = nullptr;  // [B, T]: positions of the rows, which replace the others; null: none
   // If there is a cache, row t of batch element b, or of sequence b of a ragged batch, goes to row first_rows[b] + t of
   // its sequence cache_sequences[b] (null: b); else rows are changed in place.
   MutableTensorView cache = {};         // [sequences of the cache, heads, rows, D]
   MutableTensorView cache_scales = {};  // [sequences of the cache, heads, rows, 1] of f32, if it is of int8
-  PageTables tables = {};               // of the cache: its rows are those of tokens in its pages
+  PageTables tables = {};               // of the cache: its rows are tokens in its pages
   const std::int64_t* first_rows = nullptr;
   const std::int64_t* cache_sequences = nullptr;
   const std::int64_t* row_counts = nullptr;  // [B]: only the first row_counts[b] rows count; null: all

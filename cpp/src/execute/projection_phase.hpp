@@ -43,8 +43,8 @@ struct ProjectionGroup {
   Index tasks() const { return projections[0].batch * blocks * tasks_of_block(); }
 };
 
-/// Most rows in a block: their activations (128 x 768 features x 4 bytes = 384 KB) stay in level 2 beside a panel's 192
-/// KB while every panel passes over them.
+/// Most rows in a block: their activations (128 x 768 features x 4 bytes = 384 KB) stay in level 2 next to a panel's
+/// 192 KB while every panel passes over them.
 constexpr Index kProjectionBlockRows = 128;
 
 /// Blocks that the rows of a batch element are cut in: as few as fit kProjectionBlockRows, but enough that each thread

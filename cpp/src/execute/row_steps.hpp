@@ -1,11 +1,11 @@
-// Row-wise steps: what is done to each row by itself, one step after another. A step is a projection with an
+// Row-wise steps: operations on each row by itself, one step after another. A step is a projection with an
 // activation, or a residual sum with a norm. Everything in a transformer but attention is of this kind.
 //
 // There are two ways to do them, which the number of rows and threads decides:
 //
 // - Fused. A task takes a block of rows through all steps while the block is in cache. All steps are one phase without
 //   a barrier, and what lies between two steps takes no memory beyond the block's. But every block reads all weights.
-// - Step by step. With few rows for each thread, reading the weights is what takes the time, and threads had better
+// - Step by step. With few rows for each thread, reading the weights takes the time, and threads had better
 //   share them out: each step is a phase, whose tasks are weight panels.
 //
 // The bits of a row are the same in both: a projection sums in the order of its features, a norm in that of the
@@ -29,13 +29,13 @@ struct Rows {
   explicit operator bool() const { return row_bytes > 0; }
 };
 
-/// Those of a dense matrix, which may be a constant one if it is only read.
+/// The rows of a dense matrix, which may be constant if it is only read.
 inline Rows rows_of(const TensorView& matrix) {
   return {static_cast<std::byte*>(const_cast<void*>(matrix.data)),
           matrix.strides[matrix.rank - 2] * size_of(matrix.dtype), matrix.extents[matrix.rank - 1]};
 }
 
-/// What row-wise steps need, before there is memory: buffers, and scratch for projections.
+/// The sizes of row-wise steps, before there is memory: buffers, and scratch for projections.
 class SizedRowSteps {
  public:
   SizedRowSteps(const DTypeKernels& kernels, DType dtype, Index rows, int threads);

@@ -176,7 +176,7 @@ std::byte* sums_of(const AttentionRun& run, Index tile) {
   return run.span_sums + static_cast<std::size_t>(tile * run.plan->spans) * bytes;
 }
 
-/// Lets the rows of a tile see no keys but those of one span.
+/// Lets the rows of a tile see the keys of one span only.
 void narrow_to(AttentionTile& tile, Index span) {
   for (int r = 0; r < tile.rows; ++r) {
     tile.first_key[r] = std::max(tile.first_key[r], span * kSpanKeys);

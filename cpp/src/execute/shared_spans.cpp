@@ -103,7 +103,7 @@ SharedSpans find_shared_spans(const AttentionPlan& plan, std::byte* memory, cons
     std::fill_n(of_span, count, std::uint8_t{0});
     for (Index p = 0; p < count;) {
       Index next = p + 1;
-      // A sequence without keys has its sums, too: those of the first span.
+      // A sequence without keys has sums, too, of the first span.
       if (span == 0 || plan.keys_of(order[p]) > span * kSpanKeys) {
         const bool is_whole = are_many_rows && sees_all(plan, order[p], span);
         const Index fit = is_whole ? many : few;
@@ -117,7 +117,7 @@ SharedSpans find_shared_spans(const AttentionPlan& plan, std::byte* memory, cons
       p = next;
     }
   }
-  // What is saved must outweigh a phase more, and that the sums of each span go through memory.
+  // The savings must outweigh one more phase, and passing the sums of each span through memory.
   if ((all - read) * 8 < all) return found;
   return {count, order, members, memory + parts.sums, memory + parts.aside};
 }

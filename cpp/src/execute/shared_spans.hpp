@@ -5,7 +5,8 @@
 // tokens read it sixteen times, although it is there once. Here a task is one span of a key-value head for as many
 // sequences as fit a tile, of the kernel for many rows if they are many; the sums of their rows are taken to those of
 // their own sequences, and then the spans of each sequence are merged in order, as always. The sums of a span do not
-// depend on the rows that share the tile nor on the kernel, so the bits are those of a call of one sequence alone.
+// depend on the rows that share the tile nor on the kernel, so the bits are the same as in a call of one sequence
+// alone.
 //
 // Source: Ye et al., "Cascade inference", 2024; Juravsky et al., "Hydragen", 2024, which merge two parts by their lse.
 #pragma once

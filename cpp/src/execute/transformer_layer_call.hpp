@@ -1,4 +1,4 @@
-// One call of a layer of an encoder or a decoder, as phases. The order of calls is that of attention_call.hpp.
+// One call of a layer of an encoder or a decoder, as phases. The order of calls is as in attention_call.hpp.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace mha {
 
-/// Most phases that a TransformerLayerCall has: norm, two attentions, and the steps behind each of them.
+/// Most phases that a TransformerLayerCall has: norm, two attentions, and the steps after each of them.
 constexpr int kMostLayerPhases = 1 + 2 * kMostAttentionPhases + 2 * RowSteps::kMostSteps;
 
 /// The sizes of one call, before there is memory.
@@ -61,7 +61,7 @@ class TransformerLayerCall {
   int phases(Phase* phases) const;
 
  private:
-  /// What a sublayer reads: the residual stream, or its norm if the sublayer has one before it.
+  /// The input of a sublayer: the residual stream, or its norm if the sublayer has one before it.
   const TensorView& input(int sublayer, const TensorView& stream) const {
     return sized_.layer_.norm_before(sublayer) ? normed_ : stream;
   }

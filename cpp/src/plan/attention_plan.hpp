@@ -58,7 +58,7 @@ struct AttentionPlan {
   Input position_bias;      // for each row one for each distance, of the accumulator's type; data null: none
   Index farthest_distance;  // distances from minus this one to this one have entries of their own
   Input sinks;              // one for each row; data null: none
-  DType sink_dtype;         // the accumulator's type, or that of the query
+  DType sink_dtype;         // the accumulator's type, or the query's
   DType accumulator;
 
   Index tiles_per_head;  // query tiles of one (batch, key-value head); 0 for a ragged batch
@@ -68,7 +68,7 @@ struct AttentionPlan {
   Index spans;                // parts that the keys of a tile can be shared out in; 1: they are not shared out
   Index most_rows;            // query rows of a key-value head in a sequence
   double work;                // about so many multiply-adds
-  std::size_t scratch_bytes;  // what a kernel needs, for each thread
+  std::size_t scratch_bytes;  // scratch of a kernel, for each thread
 
   Index queries_of(Index b) const { return query_starts ? query_starts[b + 1] - query_starts[b] : query_length; }
   /// Keys of batch element b: those from key_lengths[b] on do not exist.

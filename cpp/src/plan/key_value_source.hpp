@@ -8,7 +8,7 @@
 
 namespace mha {
 
-/// Keys and values of all batch elements and heads: tensors with any strides, or those of sequences of a cache.
+/// Keys and values of all batch elements and heads: tensors with any strides, or sequences of a cache.
 struct KeyValues {
   Input key, value;
   Index element_size;                       // bytes
@@ -18,7 +18,7 @@ struct KeyValues {
 
   bool are_contiguous() const { return key.step == 1 && value.step == 1; }
 
-  /// What the tiles of one key-value head read, from row `first` of the tensors on.
+  /// The source of the tiles of one key-value head, from row `first` of the tensors on.
   KeyValueSource source(Index batch, Index kv_head, Index first) const {
     const Index sequence = sequences ? Index(sequences[batch]) : batch;
     return {key.at(sequence, kv_head, first),

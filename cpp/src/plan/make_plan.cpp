@@ -93,7 +93,7 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
     plan.key_starts = a.ragged->cu_seqlens_k;
     plan.query.batch = plan.out.batch = plan.lse.batch = plan.attn_mask.batch = 0;
     plan.position_bias.batch = plan.sinks.batch = 0;
-    // Without offsets keys are those of sequences of a cache, and a key_mask has a row for each of the batch.
+    // Without offsets keys belong to sequences of a cache, and a key_mask has a row for each sequence of the batch.
     if (plan.key_starts) plan.key_values.key.batch = plan.key_values.value.batch = plan.key_mask_batch = 0;
   }
 
@@ -127,7 +127,7 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   for (Index b = 0; b < plan.batch / alike; ++b) {
     const Index rows = plan.group * plan.queries_of(b), keys = plan.keys_of(b);
     plan.query_tiles += plan.tiles_of(b) * alike;
-    // Few rows take the time of reading keys and values, which is about that of 16 multiply-adds with each element.
+    // Few rows take the time of reading keys and values, which is about 16 multiply-adds for each element.
     if (rows > 0) pairs += double(std::max<Index>(rows, 16)) * double(keys) * double(alike);
     most_rows = std::max(most_rows, rows);
     most_keys = std::max(most_keys, keys);

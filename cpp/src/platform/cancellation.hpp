@@ -1,4 +1,4 @@
-// Whether a call is to end before it is done: what tasks see of mha/cancellation.hpp.
+// Cancellation of a call, as tasks see it: mha/cancellation.hpp.
 #pragma once
 
 #include <cstdint>

@@ -56,7 +56,7 @@ bool multiplies_otherwise(int index) {
 
 Processor find_trusted_processor() { return without_refused(ask_for_lent_features(), &multiplies_otherwise); }
 
-/// What an instruction set is judged by. Only those that need registers on loan make us ask for them.
+/// The features that decide about an instruction set. Asks for registers on loan only if the set needs them.
 const Processor& processor_for(int index) {
   return (isa_at(index).required & lent_features()) == 0 ? this_processor() : trusted_processor();
 }
@@ -119,7 +119,7 @@ const Isa& current_isa() {
   return kIsas[index];
 }
 
-/// Not found with the default, since to know what runs may take a loan.
+/// Not found with the default, since finding the sets that run may take a loan.
 std::string explain_best() { return "the best for this processor, of: " + supported_names(); }
 
 using Reasons = std::vector<std::string>;
@@ -199,7 +199,7 @@ int default_isa_index(int count, const std::function<bool(int)>& supported, cons
 const char* active_isa() { return current_isa().name; }
 
 const char* active_isa_reason() {
-  current_isa();  // throws what any other call would
+  current_isa();  // throws as any other call would
   if (chosen_isa.load(std::memory_order_relaxed) != kNone) return "it was chosen by set_isa()";
   const std::string& requested = default_isa().explanation;
   return (requested.empty() ? found_once<std::string, explain_best>() : requested).c_str();

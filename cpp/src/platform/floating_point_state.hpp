@@ -9,7 +9,7 @@
 
 namespace mha {
 
-/// What becomes of a number below the smallest normal one of its type: 0, as an operand and as a result, or it is kept.
+/// The treatment of subnormal numbers, below the smallest normal one of a type: 0, as operand and as result, or kept.
 enum class Subnormals { zero, kept };
 
 /// While it lives, this thread rounds to nearest, ties to even, and no operation raises a signal. Afterwards the thread
@@ -17,7 +17,7 @@ enum class Subnormals { zero, kept };
 ///
 /// Every thread has a state of its own, and a caller may have changed the one of its thread: bits would depend on which
 /// thread computes what. So each function of api/ that computes begins with this, and so does each worker of
-/// run_phases(). What converts weights, and multiplies nothing, keeps subnormal numbers. docs/decisions/0013 says why
+/// run_phases(). Code that converts weights, without products, keeps subnormal numbers. docs/decisions/0013 says why
 /// all else does not.
 class FloatingPointState {
  public:
@@ -55,7 +55,7 @@ class FloatingPointState {
     asm volatile("msr fpcr, %0\n\tmsr fpsr, %1" ::"r"(registers.control), "r"(registers.flags) : "memory");
   }
 #else
-  struct Registers {};  // unknown: the state stays what it is
+  struct Registers {};  // unknown: the state does not change
   static constexpr Registers kPlain{}, kFlushing{};
   static Registers read() { return {}; }
   static void write(Registers) {}

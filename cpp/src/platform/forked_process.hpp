@@ -1,5 +1,5 @@
-// What is known of forks. A child of fork() has the memory of its parent, but of its threads only the one that forked:
-// what waits for one of the others waits for ever. in_forked_child() of mha/runtime.hpp is defined here, too.
+// Detects forks. A child of fork() has the memory of its parent, but of its threads only the one that forked: waiting
+// for another thread never ends. in_forked_child() of mha/runtime.hpp is defined here, too.
 #pragma once
 
 #include <string>

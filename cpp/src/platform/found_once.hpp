@@ -1,11 +1,11 @@
-// What is found out once in the life of a process.
+// Values that are computed once in the life of a process.
 #pragma once
 
 #include <atomic>
 
 namespace mha {
 
-/// What find() returned first. Threads that ask before that look for it side by side. A static object would be simpler,
+/// The first result of find(). Threads that ask before that look for it side by side. A static object would be simpler,
 /// but of that one thread is the maker, and a child that is forked meanwhile would wait for that thread for ever.
 template <class T, T (*find)()>
 const T& found_once() {

@@ -5,7 +5,7 @@
 
 namespace mha {
 
-/// What an x86 processor maps at once where the system has huge pages for memory that asks for them.
+/// The size of a huge page of x86 processors, for systems that give huge pages to memory that asks for them.
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 /// Asks Linux for huge pages where `memory` fills them, in vain where it has none. Such memory is taken by 2 MiB where

@@ -13,7 +13,8 @@ constexpr int kAny = Evidence::kAny;
 // Of each instruction set the first row that fits counts. Where one pays the default is it, or a later one of the
 // registry (cpp/cmake/isa.cmake) that pays, too. Rows come from the special to the general.
 constexpr Evidence kEvidence[] = {
-    // Alder Lake and later, Sierra Forest and its successors: 256 bits, and on hybrid parts both kinds of cores have it.
+    // Alder Lake and later, Sierra Forest and its successors: 256 bits, and on hybrid parts both kinds of cores have
+    // it.
     {"avxvnni", kIntel, kAny, kAny, true,
      "assumed: VPDPBUSD is one instruction where avx2 takes four for an int8 product"},
     {"avxvnni", nullptr, kAny, kAny, true, "assumed: as on Intel's processors"},
@@ -44,7 +45,7 @@ constexpr Evidence kEvidence[] = {
     {"avx512bf16", kIntel, kAny, kAny, false, "assumed: VDPBF16PS is as slow as on Sapphire Rapids"},
     {"avx512bf16", nullptr, kAny, kAny, false, "assumed: nobody has measured VDPBF16PS there"},
 
-    // docs/decisions/0021: what is measured is the instructions, by prototypes, and not these kernels.
+    // docs/decisions/0021: measured by prototypes of the instructions, not by these kernels.
     {"amx", kIntel, kIntel6, kSapphireRapids, true,
      "assumed: products by tiles were measured to take a third of the time, these kernels have run on an emulator "
      "only"},

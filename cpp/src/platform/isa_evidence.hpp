@@ -1,4 +1,4 @@
-// On which processors an instruction set pays: what was measured, and what is assumed until somebody measures it.
+// The processors on which an instruction set pays, by measurement, or by assumption until somebody measures it.
 #pragma once
 
 #include "platform/processor.hpp"
@@ -10,12 +10,12 @@ struct Evidence {
   const char* vendor;  // as CPUID spells it; null: any
   int family, model;   // kAny: any
   bool pays;           // whether it may be the default there
-  const char* reason;  // "measured: ..." or "assumed: ..."; of a model what it is
+  const char* reason;  // "measured: ..." or "assumed: ..."; for a model, its description
 
   static constexpr int kAny = -1;
 };
 
-/// What is known of the instruction set on the processor; null if nothing speaks for or against it, and then it pays.
+/// The evidence about the instruction set on the processor; null if there is none, and then the set pays.
 const Evidence* find_evidence(const char* isa, const Processor& processor);
 
 }  // namespace mha

@@ -14,7 +14,7 @@ class Numbers {
     state_ = state_ * 6364136223846793005U + 1442695040888963407U;
     return static_cast<std::uint32_t>(state_ >> 33);
   }
-  /// A bfloat16 of one of `exponents` exponents from `least` on; 0 is that of subnormal numbers.
+  /// A bfloat16 of one of `exponents` exponents from `least` on; 0 is the exponent of subnormal numbers.
   std::uint16_t bf16(std::uint32_t least, std::uint32_t exponents) {
     const std::uint32_t exponent = least + next() % exponents;
     return static_cast<std::uint16_t>(exponent << 7 | (next() & 0x807f));

@@ -22,7 +22,7 @@ class Layout {
   std::size_t total_ = 0;
 };
 
-/// The parts of a layout, and behind them the scratch of each worker, in the arena of the calling thread.
+/// The parts of a layout, then the scratch of each worker, in the arena of the calling thread.
 class CallMemory {
  public:
   /// @param scratch_bytes of each of the `threads` workers
@@ -33,7 +33,7 @@ class CallMemory {
         scratch_at_(layout.take(double(threads) * double(scratch_stride_))),
         workspace_(layout.total()) {}
 
-  /// What the offsets of the layout count from.
+  /// The start of the offsets of the layout.
   std::byte* data() const { return workspace_.data(); }
   Workers workers() const { return {threads_, data() + scratch_at_, scratch_stride_}; }
 

@@ -37,7 +37,7 @@ constexpr double kWorkPerThread = 1.25e5;
 // them on the stack of the caller, some 200 bytes, which 100000 threads overflow.
 constexpr int kMostThreads = 1024;
 
-thread_local const Executor* chosen_executor = nullptr;  // that of the innermost ExecutorScope; null outside of any
+thread_local const Executor* chosen_executor = nullptr;  // of the innermost ExecutorScope; null outside of any
 thread_local bool is_worker = false;                     // this thread is inside a task that an executor runs
 
 /// The executor that computes for this thread; null if OpenMP does, or if there are no threads in this build.
@@ -155,7 +155,7 @@ void leave_processor(int) {}
 
 void run_region(const Phase* phases, int count, int threads, CancellationScope* scope) {
   // Phases use the two counters in turn. During a phase no thread reads the counter of the next one: its last use ended
-  // at the barrier before this phase, and its next use begins at the barrier behind it. So the caller may reset it now.
+  // at the barrier before this phase, and its next use begins at the barrier after it. So the caller may reset it now.
   TaskCounter counters[2];
   std::atomic<int> arrived{0};
   const int processor_of_caller = current_processor();

@@ -93,7 +93,7 @@ void identify(Processor& processor) {
 
 #if defined(__aarch64__) && defined(__linux__)
 
-/// Where Linux says what the processor has ("ARM64 ELF hwcaps"). Vector registers are always saved.
+/// Where Linux lists the features of the processor ("ARM64 ELF hwcaps"). Vector registers are always saved.
 struct Feature {
   enum Word { hwcap = 16, hwcap2 = 26 } word;  // AT_HWCAP, AT_HWCAP2
   int bit;

@@ -37,7 +37,7 @@ struct Processor {
 /// The processor that this process runs on. Found once.
 const Processor& this_processor();
 
-/// Features whose registers the operating system lends to processes that ask: those of tiles (Intel AMX).
+/// Features whose registers the operating system lends to processes that ask: tiles (Intel AMX).
 std::uint64_t lent_features();
 
 /// this_processor() after the operating system has been asked for the registers of lent features, and without these

@@ -22,7 +22,7 @@ namespace {
 constexpr std::chrono::seconds kUntilNextTrial{1};
 
 #ifndef _WIN32
-/// Starts up to `count` threads that all live at once, with stacks as those of OpenMP, and ends them.
+/// Starts up to `count` threads that all live at once, with stacks of the size that OpenMP uses, and ends them.
 /// @return how many the system has started
 std::size_t start_and_end(std::size_t count) {
   const std::unique_ptr<pthread_t[]> threads(new (std::nothrow) pthread_t[count]);
@@ -63,7 +63,7 @@ int startable_threads(int wanted) {
   const int started = static_cast<int>(start_and_end(static_cast<std::size_t>(missing)));
   if (started == missing) return given = wanted;
   next_trial = now + kUntilNextTrial;
-  return given += started / 2;  // the other half of what the system has left is for the rest of the process
+  return given += started / 2;  // the other half of the system's remaining threads is for the rest of the process
 }
 
 std::size_t stack_bytes(const char* omp_stacksize) {

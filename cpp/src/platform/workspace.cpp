@@ -14,7 +14,7 @@ constexpr std::align_val_t kAlignment{64};
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kMostBytes = std::numeric_limits<std::ptrdiff_t>::max() - kPage;
 // A larger arena is freed after the call. A call that needs so much runs for so long that allocating the memory again
-// costs nothing beside it, and a thread that made one such call should not hold the memory for good.
+// costs nothing next to it, and a thread that made one such call should not hold the memory for good.
 constexpr std::size_t kMostKept = std::size_t{64} << 20;
 
 constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }

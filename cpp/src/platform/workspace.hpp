@@ -27,12 +27,12 @@ class Workspace {
 struct Workers {
   int threads;                 // how many workers
   std::byte* scratch;          // the part of worker 0
-  std::size_t scratch_stride;  // bytes from the part of one worker to that of the next
+  std::size_t scratch_stride;  // bytes between the parts of neighbouring workers
 
   std::byte* scratch_of(int worker) const { return scratch + static_cast<std::size_t>(worker) * scratch_stride; }
 };
 
-/// `bytes` rounded up to whole cache lines of 64 bytes, so that what follows starts on a cache line of its own.
+/// `bytes` rounded up to whole cache lines of 64 bytes, so that the next part starts on a cache line of its own.
 constexpr std::size_t padded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace mha

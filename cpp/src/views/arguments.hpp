@@ -9,7 +9,7 @@
 
 namespace mha {
 
-/// What a call of attention writes to `out`.
+/// The result of a call of attention in `out`.
 enum class AttentionOutput { attended_values, weights, scores };
 
 /// A call of scaled_dot_product_attention or attention_weights. validate() brings the views to [B, H, T, D].
@@ -19,7 +19,7 @@ struct AttentionArguments {
   MutableTensorView out, lse;
   AttentionOptions options;
   const RaggedBatch* ragged = nullptr;  // null: a dense batch; otherwise views become [1, H, N, D]
-  // Where keys and values lie if they are those of a cache; then `key` and `value` only say which sizes they have.
+  // Where keys and values lie if they belong to a cache; then `key` and `value` only give sizes.
   const CacheMemory* memory = nullptr;
   const std::int64_t* sequences = nullptr;  // [B]: which sequence of the cache a batch element is; null: its own
 };
@@ -45,10 +45,10 @@ constexpr ArgumentNames kNamesOfMemory = {
 /// A call of an attention layer. validate() brings query, key, value and out to [B, T, features], weights to [B, H, Tq,
 /// Tk].
 struct LayerArguments {
-  TensorView query, key, value;  // no key and value: only attends to what is in the cache
+  TensorView query, key, value;  // no key and value: only attends to the tokens in the cache
   MutableTensorView out, weights;
   AttentionOptions options;
-  const KVCache* cache = nullptr;             // its keys and values are attended to; null: those of the call
+  const KVCache* cache = nullptr;             // its keys and values are attended to; null: the call's own
   KVCache* grows = nullptr;                   // the same cache if key and value are appended to it, else null
   const std::int64_t* new_lengths = nullptr;  // [B]: the first rows of each sequence that are no padding; null: all
   Index key_length = 0;                       // Tk, set by validate()

@@ -64,7 +64,7 @@ Pattern pattern_of(const TensorView& view) {
 bool may_overlap(const TensorView& a, const TensorView& b) {
   if (!has_elements(a) || !has_elements(b)) return false;
   const ByteRange p = range_of(a), q = range_of(b);
-  if (p.end <= q.begin || q.end <= p.begin) return false;  // nearly always; what follows takes longer
+  if (p.end <= q.begin || q.end <= p.begin) return false;  // nearly always; the rest takes longer
   const Pattern in_p = pattern_of(a), in_q = pattern_of(b);
   // Both patterns repeat at multiples of `step`. So the addresses modulo `step` tell whether a run of one meets a run
   // of the other.

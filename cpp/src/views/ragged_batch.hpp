@@ -8,7 +8,7 @@
 namespace mha {
 
 /// The offsets [size + 1] begin with 0, never fall, and end with `rows`, so that each row of the tensor called
-/// `rows_of` belongs to one sequence. `name` is what messages call the offsets. @throws std::invalid_argument
+/// `rows_of` belongs to one sequence. `name` names the offsets in messages. @throws std::invalid_argument
 void check_offsets(const char* function, const char* name, const std::int64_t* offsets, Index size, const char* rows_of,
                    Index rows);
 

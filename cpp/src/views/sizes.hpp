@@ -1,4 +1,4 @@
-// Sizes that a caller chose, and what keeps their products within 64 bits.
+// Sizes from the caller, and checks that keep their products within 64 bits.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The rule that turns float32 weights into int8. docs/numerics.md states it and says what it promises.
+// The rule that turns float32 weights into int8. docs/numerics.md states it and its guarantees.
 #pragma once
 
 #include <cmath>
@@ -22,7 +22,7 @@ class Int8Scale {
     value_ = most / 127;
     factor_ = 127 / most;
   }
-  /// What the integers are multiplied by.
+  /// The factor of the integers.
   float value() const { return value_; }
   std::int8_t integer(float weight) const {
     return factor_ == 0 ? std::int8_t{0} : static_cast<std::int8_t>(std::nearbyint(weight * factor_));

@@ -24,7 +24,7 @@ struct NormWeights {
   /// The same in the type in which elements of this dtype are computed.
   NormWeights in_accumulators() const;
 
-  /// Into what the kernel of norms reads of them.
+  /// Sets the fields that the kernel of norms reads.
   void write_to(NormalizeTile& tile) const;
   const std::byte* weight() const { return data.data(); }
   const std::byte* bias() const { return has_bias ? data.data() + embed_dim * size_of(dtype) : nullptr; }

@@ -9,7 +9,7 @@
 
 namespace mha {
 
-/// What is done to each row of a head of query or key, in this order. Both are of the accumulator's type.
+/// Steps for each row of a head of query or key, in this order. Both are of the accumulator's type.
 struct HeadSteps {
   const NormWeights* norm = nullptr;    // [D]; null: none
   const RotaryTable* rotary = nullptr;  // null: none

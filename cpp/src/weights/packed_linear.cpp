@@ -30,7 +30,7 @@ auto element(const View& view, Index i, Index j = 0) {
   return static_cast<Byte*>(view.data) + (i * view.strides[0] + j * view.strides[1]) * size_of(view.dtype);
 }
 
-/// Copies one number, rounded once if the types differ. The same type keeps its bits, those of NaN included.
+/// Copies one number, rounded once if the types differ. The same type keeps its bits, even of NaN.
 void convert(std::byte* to, DType to_dtype, const std::byte* from, DType from_dtype) {
   if (to_dtype == from_dtype) {
     std::memcpy(to, from, static_cast<std::size_t>(size_of(to_dtype)));

@@ -13,10 +13,10 @@ struct PackedTransformerLayer {
   const PackedAttention* self_attention;
   const PackedAttention* cross_attention;  // null: none, as in an encoder
   const PackedFeedForward* feed_forward;
-  // Those of self-attention, of cross-attention if there is one, of feed-forward; null: none.
+  // The norms of self-attention, of cross-attention if there is one, of feed-forward; null: none.
   const NormWeights *norms[kMostSublayers], *output_norms[kMostSublayers];
   NormPlacement norm_placement;
-  const NormWeights* final_norm = nullptr;  // behind the last layer of a stack; null: none
+  const NormWeights* final_norm = nullptr;  // after the last layer of a stack; null: none
 
   int num_sublayers() const { return cross_attention ? 3 : 2; }
   /// Null: the sublayer reads the residual stream, as after the last one.

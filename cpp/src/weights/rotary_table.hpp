@@ -7,7 +7,7 @@
 
 namespace mha {
 
-/// A row for each position: R / 2 cosines, and behind them R / 2 sines, so that what a position needs lies together.
+/// A row for each position: R / 2 cosines, then R / 2 sines, so that the numbers of a position lie together.
 struct RotaryTable {
   RotaryTable(const TensorView& cosines, const TensorView& sines, RotaryPairs turned_together);
 

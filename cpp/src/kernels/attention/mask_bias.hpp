@@ -1,7 +1,7 @@
 // Masks that are arrays, for one block of keys: attn_mask, boolean or added to the scores, key_mask, and block masks
 // that are not the same for all rows. They become a bias for each (key, query): 0, the entry of the mask, or minus
-// infinity where the key is masked. A block mask that is the same for all rows needs no bias: the whole block is skipped,
-// or not.
+// infinity where the key is masked. A block mask that is the same for all rows needs no bias: the whole block is
+// skipped, or not.
 #pragma once
 
 #include <stdint.h>
