@@ -25,8 +25,8 @@ struct ElementType {
   int number;  // the type number of NumPy
 };
 
-// The types that DLPack and NumPy have in common, besides bfloat16, whose type number is not fixed. Those that the core
-// does not compute with are here so that its error messages can name them.
+// The types that DLPack and NumPy have in common, except bfloat16, whose type number is not fixed. The table has
+// types that the core does not compute with, so that its error messages can name them.
 constexpr ElementType kElementTypes[] = {
     {kFloat, 32, npy_api::NPY_FLOAT_},    {kFloat, 64, npy_api::NPY_DOUBLE_},     {kFloat, 16, kNumpyHalf},
     {kInt, 64, npy_api::NPY_INT64_},      {kInt, 32, npy_api::NPY_INT32_},        {kInt, 16, npy_api::NPY_INT16_},

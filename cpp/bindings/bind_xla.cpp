@@ -190,7 +190,7 @@ xla::Error* error_in_xla(const xla::Api& api, const Refusal& refusal) {
 }
 
 /// Says which version of the interface this is. XLA asks when the function is registered, and takes no other answer
-/// than one that it knows: its own version, if that is not newer than what is known here.
+/// than one that it knows: its own version, if that is not newer than the version of this file.
 void describe_to_xla(const xla::CallFrame& frame) {
   xla::Version theirs{sizeof(xla::Version), nullptr, xla::kMajorVersion, xla::kOldestMinorVersion};
   if (frame.api != nullptr) theirs = frame.api->version;  // XLA does not say it up to jaxlib 0.6

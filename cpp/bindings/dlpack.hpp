@@ -50,7 +50,7 @@ struct ManagedTensorVersioned {
   Tensor tensor;
 };
 
-/// What a type of tensors has as __dlpack_c_exchange_api__, in a capsule: functions that take and give tensors without
+/// The __dlpack_c_exchange_api__ of a type of tensors, in a capsule: functions that take and give tensors without
 /// a call of Python. They return 0, or -1 with an exception of Python raised. Functions that are not called here have
 /// no type.
 struct ExchangeApi {

@@ -55,8 +55,9 @@ PYBIND11_MODULE(core_of_main_interpreter, m, py::mod_gil_not_used()) {
   mha::bindings::bind_xla(m);
 }
 
-/// What Python calls: the function of pybind11 and its steps, after a look at the interpreter. Up to Python 3.12 this
-/// runs in the interpreter that imports; later versions run it in the main one, and only the steps in the other.
+/// The function that Python calls: the function of pybind11 and its steps, after a look at the interpreter. Up to
+/// Python 3.12 this runs in the interpreter that imports; later versions run it in the main one, and only the steps in
+/// the other.
 extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
   if (!is_in_main_interpreter()) return nullptr;
   auto* const definition = reinterpret_cast<PyModuleDef*>(PyInit_core_of_main_interpreter());

@@ -1,5 +1,5 @@
-// Compiled with the flags of one instruction set, whose name is MHA_PROBED_ISA. Vectors are those of GCC and Clang, as
-// wide as the registers; products and sums are fused where the instruction set can (CMakeLists.txt asks for that).
+// Compiled with the flags of one instruction set, whose name is MHA_PROBED_ISA. Vectors are the types of GCC and Clang,
+// as wide as the registers; products and sums are fused where the instruction set can (CMakeLists.txt asks for that).
 #include "loops.hpp"
 
 namespace mha::probes {
@@ -20,7 +20,7 @@ constexpr int kRegisters = 16;
 #endif
 
 /// Sums side by side, none of which waits for another: at least as many as two pipes with a latency of four need, and
-/// beside them registers for the factors.
+/// in addition to registers for the factors.
 constexpr int kSums = kRegisters == 32 ? 12 : 8;
 
 // Wherever sums are named the loop must disappear: an index that varies would keep them in memory.

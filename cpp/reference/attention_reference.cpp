@@ -149,7 +149,7 @@ Attention attention(const TensorView& query, const TensorView& key, const Tensor
   return result;
 }
 
-/// Projected rows, [B, Hk, T, columns], and behind those of each head the rows that a layer adds: `given`, [Hk *
+/// Projected rows, [B, Hk, T, columns], and after the rows of each head the rows that a layer adds: `given`, [Hk *
 /// columns] or empty, and zeros.
 Dense with_added_rows(const Dense& x, const TensorView& given, bool add_zeros) {
   const auto [batch, heads, length, columns] = x.view.extents;

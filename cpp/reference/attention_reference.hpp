@@ -21,7 +21,7 @@ struct Attention {
 Attention scaled_dot_product_attention(const TensorView& query, const TensorView& key, const TensorView& value,
                                        const AttentionOptions& options = {});
 
-/// The layer: `out` is [B, Tq, out_dim], `lse` and `weights` are those of its heads, with columns for the keys that it
+/// The layer: `out` is [B, Tq, out_dim], `lse` and `weights` belong to its heads, with columns for the keys that it
 /// adds.
 Attention multi_head_attention(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights,
                                const TensorView& query, const TensorView& key, const TensorView& value,

@@ -1,5 +1,5 @@
 // The thread half of mha/runtime.hpp: the process-wide default. dispatch.cpp holds the instruction sets, parallel.cpp
-// what happens after a fork, workspace.cpp the scratch.
+// forked children, workspace.cpp the scratch.
 #include "mha/runtime.hpp"
 
 #include <atomic>

@@ -28,7 +28,8 @@ mha_status failed(mha_status status, const char* sentence, const char* function 
   return status;
 }
 
-// A field of AttentionOptions from that of mha_attention_options, and back, where tensors are not given by default.
+// A field of AttentionOptions from the field of mha_attention_options, and back, where tensors are not given by
+// default.
 template <class T>
 void assign(T& to, T from, const char* = nullptr) {
   to = from;

@@ -1,5 +1,5 @@
-// What a KVCache stands on: memory for rows, and which of them are the tokens of which sequence. The forms of it are
-// dense_storage.hpp and paged_storage.hpp; how rows are written and read is the same for all.
+// The storage of a KVCache: memory for rows, and the rows of each token of each sequence. The two forms are
+// dense_storage.hpp and paged_storage.hpp; both write and read rows by the same code.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ class CacheStorage {
   virtual void check_room_of_all(const char* function, Index count, const std::int64_t* new_lengths) const = 0;
 
   /// Writes tokens [B, Hk, T, D] and [B, Hk, T, Dv] to reserved rows, of sequence b the first new_lengths[b] (null:
-  /// all). Those of int8 are quantized by `table`.
+  /// all). `table` quantizes tokens of int8.
   void write(const TensorView& key, const TensorView& value, const std::int64_t* new_lengths,
              const KernelTable& table) const;
   /// The same as they are stored, with the scales of each, [B, Hk, T, 1], if they are of int8.

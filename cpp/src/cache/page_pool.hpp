@@ -17,8 +17,8 @@ class PagePool {
   Index free_pages() const { return free_; }
   std::int32_t uses(std::int32_t page) const { return uses_[page]; }
 
-  /// The free page behind `last`, so that who grows alone has neighbouring pages, or else the lowest one. There must be
-  /// one that is free.
+  /// The page after `last` if it is free, so that a sequence that grows alone has neighbouring pages, else the lowest
+  /// free page. Some page must be free.
   std::int32_t take(std::int32_t last) {
     std::int32_t page = last + 1;
     if (last < 0 || page >= pages_ || uses_[page] != 0) {

@@ -55,7 +55,7 @@ void check_apart(const char* function, const KVCache& cache, Named views) {
 
 /// Checks the options for scores of shape [B, H, Tq, Tk], and broadcasts the masks to that shape. In a ragged batch B
 /// is 1, and Tq and Tk count the rows of all sequences together; if it is over a cache, without offsets of keys, Tk is
-/// that of the longest sequence.
+/// the length of the longest sequence.
 void check_options(const char* function, AttentionOptions& options, DType dtype, Index batch, Index heads,
                    Index query_length, Index key_length, const RaggedBatch* ragged, const ArgumentNames& names = {}) {
   const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(function) + ": " + rule); };

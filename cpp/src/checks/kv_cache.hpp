@@ -47,8 +47,8 @@ void validate_stored_tokens(const char* function, const KVCache& cache, TensorVi
 /// `out` takes the tokens of `memory`, the keys or the values of the cache.
 void validate_copy(const char* function, const KVCache& cache, const TensorView& memory, const MutableTensorView& out);
 
-/// Makes the tokens of a cache the keys, and if `with_values` the values, of a call that is yet to be validated. What
-/// the call needs of them lives as long as this object.
+/// Makes the tokens of a cache the keys, and if `with_values` the values, of a call that is yet to be validated. Memory
+/// that the call needs lives as long as this object.
 class CachedKeys {
  public:
   CachedKeys(AttentionArguments& call, const KVCache& cache, bool with_values);

@@ -1,4 +1,4 @@
-// The preconditions of what is done to queries and keys: of a table of rotary positions, of the steps of a layer, and
+// The preconditions of steps on queries and keys: of a table of rotary positions, of the steps of a layer, and
 // of a call of a layer that has such a table.
 #pragma once
 

@@ -1,5 +1,5 @@
 // The rules that calls of several kinds share. An error message is one sentence: the function, the argument, the rule,
-// and what was given.
+// and the given value.
 #pragma once
 
 #include <initializer_list>
@@ -19,8 +19,8 @@ using Named = std::initializer_list<std::pair<const char*, TensorView>>;
 
 bool has_shape(const TensorView& view, std::initializer_list<Index> shape);
 
-/// `view` describes memory that can be there: no negative extent, no size or stride beyond what processors address, no
-/// null pointer to elements. Every tensor passes this rule, on the way through the rules below where they are about it;
+/// `view` describes memory that can be there: no negative extent, no size or stride beyond the address space, no null
+/// pointer to elements. Every tensor passes this rule, on the way through the rules below where they are about it;
 /// code after the checks multiplies extents and strides, and follows pointers, without looking again.
 /// @throws std::invalid_argument
 void check_tensor(const char* function, const char* name, const TensorView& view);

@@ -9,8 +9,8 @@
 namespace mha {
 namespace {
 
-/// Rows of a task when shards are joined. With 8 heads that is 128 exponentials of some 20 ns, many times what it takes
-/// to fetch a task.
+/// Rows of a task when shards are joined. With 8 heads that is 128 exponentials of some 20 ns, many times as long as
+/// fetching a task.
 constexpr Index kJoinRows = 16;
 
 std::byte* element(const MutableTensorView& view, Index b, Index h, Index i) {

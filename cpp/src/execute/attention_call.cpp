@@ -37,8 +37,8 @@ Intermediate query_rows(const PackedAttention& layer, const LayerArguments& a) {
   return {layer.query, a.query.extents[0], a.query.extents[1]};
 }
 
-/// Keys and values that are projected into a cache need no other memory. Those on which steps are done before they go
-/// there do, and so do those of a ragged batch, where neighbours go to different sequences, and those to be quantized.
+/// Keys and values that are projected into a cache need no other memory. Exceptions are rows with steps before they go
+/// there, rows of a ragged batch, where neighbours go to different sequences, and rows to be quantized.
 bool are_projected_into_place(const LayerArguments& a, const HeadSteps& steps) {
   return a.grows && !steps && !a.ragged && !a.grows->storage().memory().key_scales;
 }

@@ -1,8 +1,8 @@
 // One call of a layer up to its heads: project in, attend, concatenate. The last step is the projection out, which the
 // attention layer and the layers of a transformer each do in their own way.
 //
-// The order of calls is one of types: what is sized takes its parts of a Layout; CallMemory borrows them, with the
-// scratch of each worker; what is bound to that memory has phases.
+// Types fix the order of calls: a sized object takes its parts of a Layout; CallMemory borrows them, with the scratch
+// of each worker; an object bound to that memory has phases.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@
 
 namespace mha {
 
-/// Most phases that an AttentionCall has: project in; what is done to each row of a head; two for the added keys, two
+/// Most phases that an AttentionCall has: project in; the steps on each row of a head; two for the added keys, two
 /// for the others, one to join them; two for the weights.
 constexpr int kMostAttentionPhases = 9;
 

@@ -19,7 +19,7 @@ Matrix with_axes_of(Matrix rows, const View& view) {
   return rows;
 }
 
-/// What a block reads and writes, [..., E] each, as [N, E] with evenly spaced rows of neighbouring elements: the
+/// The input and output of a block, [..., E] each, as [N, E] with evenly spaced rows of neighbouring elements: the
 /// caller's memory where it is like that, else a copy.
 class DenseRows {
  public:

@@ -1,9 +1,8 @@
-// What is done to the rows of the heads of query and key between their projection and attention: their norm, and the
-// turn by their position; and how keys and values find their places in a cache, if the projection cannot take
-// them there.
+// The steps on the rows of the heads of query and key between projection and attention: their norm, and the rotation by
+// their position; and the copy of keys and values into a cache, if the projection cannot write there.
 //
 // It is a phase of its own. A task takes the rows of a few positions through all heads, so that a row of the table is
-// read once for all of them. Rows lie in scratch memory, where the projection has left them. Those of 16 bits are
+// read once for all of them. Rows lie in scratch memory, where the projection has left them. Rows of 16 bits are
 // computed in f32 and rounded once.
 #pragma once
 

@@ -35,9 +35,9 @@ void read_rows(const Projection& p, Index batch, Index first, ProjectionTile& ti
 /// Projects rows that go to places of their own. `tile.out` says where row 0 of batch element 0 goes; `row` is the
 /// tile's first row among all.
 ///
-/// Rows of one batch element lie together there, too, but for pages. Those of several, and those to be rounded, are
-/// projected into scratch and taken to their places one by one, so that they still share what it costs to bring a panel
-/// near: the steps of a batch of decoders.
+/// Rows of one batch element lie together there, too, but for pages. Rows of several, and rows to be rounded, are
+/// projected into scratch and copied to their places one by one, so that they still share the cost of loading a panel:
+/// the steps of a batch of decoders.
 void project_and_place(const Projection& p, ProjectionTile tile, Index row, std::byte* scratch) {
   constexpr int kGroups = kPanelBytes / kVectorBytes;
   const auto wanted = [&](Index b) { return p.row_counts ? Index(p.row_counts[b]) : p.length; };
@@ -144,7 +144,7 @@ void run_phase_task(const void* context, Index task, int worker) {
 }  // namespace
 
 Index projection_blocks(Index rows, Index panels, int threads) {
-  // Rows of a block share what it costs to bring a panel near: a block of fewer than 24 gains nothing.
+  // Rows of a block share the cost of loading a panel: a block of fewer than 24 gains nothing.
   constexpr Index kLeastRows = 24, kTasksPerThread = 3;
   const auto ceil_div = [](Index n, Index by) { return (n + by - 1) / by; };
   const Index enough = ceil_div(kTasksPerThread * threads, panels);

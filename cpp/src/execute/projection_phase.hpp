@@ -61,7 +61,7 @@ constexpr Index first_row_of(Index block, Index rows, Index blocks) {
 /// by each task that reads them, which costs as much as half a panel: tasks are few there.
 Index projection_panels_of_task(WeightFormat format, Index panels, Index blocks, int threads);
 
-/// Rows [first, last) of a batch element times `count` panels from `panel` on, those of the first of `projections` and
+/// Rows [first, last) of a batch element times `count` panels from `panel` on, of the first of `projections` and
 /// then of the next, which read the same rows: one task. `scratch` is projection_scratch() of memory.
 void project_rows(const Projection* projections, Index panel, Index count, Index batch, Index first, Index last,
                   std::byte* scratch);

@@ -4,12 +4,12 @@
 // There are two ways to do them, which the number of rows and threads decides:
 //
 // - Fused. A task takes a block of rows through all steps while the block is in cache. All steps are one phase without
-//   a barrier, and what lies between two steps takes no memory beyond the block's. But every block reads all weights.
+//   a barrier, and intermediate results take no memory beyond the block's. But every block reads all weights.
 // - Step by step. With few rows for each thread, reading the weights takes the time, and threads had better
 //   share them out: each step is a phase, whose tasks are weight panels.
 //
-// The bits of a row are the same in both: a projection sums in the order of its features, a norm in that of the
-// columns.
+// The bits of a row are the same in both: a projection sums in the order of its features, a norm in the order of
+// the columns.
 #pragma once
 
 #include "execute/projection_phase.hpp"

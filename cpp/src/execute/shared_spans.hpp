@@ -1,9 +1,9 @@
 // Decode over pages that sequences share: a span of 512 keys that lies in the same pages for several sequences, such as
 // a prompt that all of them begin with, is read once for the query rows of all.
 //
-// Decode takes the time of reading keys and values. Sixteen sequences with one row each behind a common prefix of 2,000
+// Decode takes the time of reading keys and values. Sixteen sequences with one row each after a common prefix of 2,000
 // tokens read it sixteen times, although it is there once. Here a task is one span of a key-value head for as many
-// sequences as fit a tile, of the kernel for many rows if they are many; the sums of their rows are taken to those of
+// sequences as fit a tile, of the kernel for many rows if they are many; the sums of their rows are copied to
 // their own sequences, and then the spans of each sequence are merged in order, as always. The sums of a span do not
 // depend on the rows that share the tile nor on the kernel, so the bits are the same as in a call of one sequence
 // alone.
@@ -38,8 +38,8 @@ std::size_t most_span_bytes(const DTypeKernels& kernels, Index value_dim);
 double shared_spans_bytes(const DTypeKernels& kernels, const KeyValues& keys, Index batch, Index kv_heads, Index rows,
                           Index spans, Index value_dim, int threads);
 
-/// What `plan` shares, written to shared_spans_bytes() of `memory`. Nothing, if that would save few of the spans, or if
-/// the plan has masks that are not of single rows.
+/// The spans that `plan` shares, written to shared_spans_bytes() of `memory`. Nothing, if that would save few of the
+/// spans, or if the plan has masks that are not of single rows.
 SharedSpans find_shared_spans(const AttentionPlan& plan, std::byte* memory, const Workers& workers);
 
 }  // namespace mha

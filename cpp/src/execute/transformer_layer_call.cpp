@@ -79,8 +79,8 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
   if (layer.final_norm) after_.normalize(layer.final_norm, result, {}, {}, result);
 }
 
-/// The end of a sublayer: its result, behind its output norm, and the residual stream become one, in the place of the
-/// result. What the next sublayer reads is written, too, if that is another.
+/// The end of a sublayer: adds its result, after its output norm, to the residual stream, in the place of the
+/// result. Writes the input of the next sublayer, too, if it differs.
 void TransformerLayerCall::join(RowSteps& steps, int sublayer, const Rows& result, const Rows& residual) const {
   const PackedTransformerLayer& layer = sized_.layer_;
   if (const NormWeights* norm = layer.output_norms[sublayer]) steps.normalize(norm, result, {}, {}, result);

@@ -40,8 +40,8 @@ class SizedTransformerLayerCall {
 
 /// The call, over memory.
 ///
-/// Rows go through three lists of steps: what comes before attention (a norm, if one does), what lies
-/// between self- and cross-attention, and everything from the last projection out of attention to the end of the layer.
+/// Rows go through three lists of steps: the steps before attention (a norm, if any), the steps between
+/// self- and cross-attention, and everything from the last projection out of attention to the end of the layer.
 /// The residual stream passes through memory once for each of them.
 class TransformerLayerCall {
  public:

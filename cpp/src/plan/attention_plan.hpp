@@ -1,6 +1,6 @@
 // One call of attention as plain data: addresses, strides, integers, and the kernels to run. Everything about element
-// types, ranks, broadcasting and options of the caller is settled before a plan exists (make_plan.hpp); what runs a
-// plan (execute/run_plan.hpp) reads nothing else.
+// types, ranks, broadcasting and options of the caller is settled before a plan exists (make_plan.hpp); the code
+// that runs a plan (execute/run_plan.hpp) reads nothing else.
 #pragma once
 
 #include <algorithm>
@@ -32,8 +32,8 @@ struct AttentionPlan {
   Index batch, kv_heads;
   Index group;  // query heads that share one key-value head: their rows are computed in one tile
   Index query_length, key_length, head_dim, value_dim;
-  // [batch + 1], of a ragged batch: the rows of all sequences lie one after another along one axis, those of sequence b
-  // from starts[b] to starts[b + 1], and all batch strides are 0. Null: a dense batch.
+  // [batch + 1], of a ragged batch: the rows of all sequences lie one after another along one axis, sequence b from
+  // starts[b] to starts[b + 1], and all batch strides are 0. Null: a dense batch.
   const std::int64_t *query_starts, *key_starts;
 
   Input query;

@@ -15,7 +15,7 @@ constexpr std::int64_t kMillisecond = std::int64_t{1000} * 1000;  // in ns
 
 // Between two questions. People take 100 ms for at once; a question takes a microsecond.
 constexpr std::int64_t kInterval = 50 * kMillisecond;
-// A question may wait for others: that of Python for its global lock, which another thread may have for 5 ms at a time.
+// A question may wait for others: in Python for the global lock, which another thread may have for 5 ms at a time.
 // It is to take no more than this share of the time, ...
 constexpr std::int64_t kShare = 40;
 // ... but not to come later than this.

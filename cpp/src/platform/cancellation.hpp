@@ -22,13 +22,13 @@ class PacedClock {
 /// The innermost scope of the thread that makes a call, as a thread that computes for this call sees it.
 class Cancellation {
  public:
-  /// That of the call that this thread computes for; outside of any call, of those that it makes.
+  /// The cancellation of the call that this thread computes for; outside of any call, of its next calls.
   static Cancellation& of_this_thread();
 
   /// Null: nobody is to be asked.
   CancellationScope* scope() const { return scope_; }
 
-  /// Whether what is left of the call is to be left undone. On the calling thread this may ask the user; on the others
+  /// Whether to skip the rest of the call. On the calling thread this may ask the user; on the others
   /// it is one load. A task that may take more than 10 ms asks it between its parts, too.
   bool is_set() {
     if (scope_ == nullptr) return false;

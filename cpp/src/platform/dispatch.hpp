@@ -18,8 +18,8 @@ const KernelTable& active_kernels();
 /// @throws std::invalid_argument if there is no such index
 bool isa_preferred(int index);
 
-/// This processor as far as it can be trusted: after the operating system has been asked for what it lends, and
-/// without what does not compute as it should. Found once, where an instruction set that needs a loan is in question.
+/// This processor with the features that can be trusted: after asking the operating system for lent features, and
+/// without features that compute wrong results. Found once, if an instruction set needs a lent feature.
 const Processor& trusted_processor();
 
 /// isa_supported(), isa_preferred() and isa_reason() for any processor, and its default; -1 if it runs none.

@@ -15,8 +15,8 @@ enum class Subnormals { zero, kept };
 /// While it lives, this thread rounds to nearest, ties to even, and no operation raises a signal. Afterwards the thread
 /// has the state that it had before, the flags of exceptions included.
 ///
-/// Every thread has a state of its own, and a caller may have changed the one of its thread: bits would depend on which
-/// thread computes what. So each function of api/ that computes begins with this, and so does each worker of
+/// Every thread has a state of its own, and a caller may have changed the one of its thread: bits would depend on the
+/// thread that computes a number. So each function of api/ that computes begins with this, and so does each worker of
 /// run_phases(). Code that converts weights, without products, keeps subnormal numbers. docs/decisions/0013 says why
 /// all else does not.
 class FloatingPointState {

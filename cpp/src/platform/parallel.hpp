@@ -15,8 +15,8 @@ struct Phase {
 };
 
 /// Runs the phases one after another: the next one begins when all tasks of the one before are done. Up to `threads`
-/// workers take the tasks of a phase in rising order, each its next one when it is free. The threads are those of the
-/// calling thread's ExecutorScope if there is one, otherwise those that the build was configured with; with OpenMP all
+/// workers take the tasks of a phase in rising order, each its next one when it is free. The threads belong to the
+/// calling thread's ExecutorScope if there is one, otherwise to the library's pool (MHA_THREADS); with OpenMP all
 /// phases are one parallel region. Runs everything on the calling thread inside another parallel region, and in a
 /// forked child. The calling thread has a FloatingPointState from its function of api/; all others get one here.
 /// @throws Cancelled when all workers are done, if the calling thread's CancellationScope ended the call: then tasks

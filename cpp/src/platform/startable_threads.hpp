@@ -13,8 +13,8 @@ namespace mha {
 /// its own in libgomp, which stay. Otherwise the threads that are missing are started, all at once, and ended again.
 int startable_threads(int wanted);
 
-/// What OMP_STACKSIZE says, in bytes: a number of KiB, or of what the letter B, K, M or G behind it names. 0, which is
-/// the size of the system, for null and for what is no such text.
+/// The value of OMP_STACKSIZE in bytes: a number of KiB, or of the unit of a letter B, K, M or G after it. 0, which
+/// selects the size of the system, for null and for any other text.
 std::size_t stack_bytes(const char* omp_stacksize);
 
 }  // namespace mha

@@ -11,8 +11,8 @@ struct ThreadCount {
 };
 
 /// `omp_num_threads` (the environment variable, or null) if its first entry is a positive integer, else the smaller of
-/// `processors` and `quota`, the latter rounded up; at least 1. `quota` is infinity where there is none; `source` says
-/// in the reason what has so many processors.
+/// `processors` and `quota`, the latter rounded up; at least 1. `quota` is infinity where there is none; `source` names
+/// the origin of `processors` in the reason.
 ThreadCount choose_thread_count(const char* omp_num_threads, int processors, double quota,
                                 const char* source = "the affinity mask");
 

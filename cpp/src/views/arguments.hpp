@@ -31,8 +31,8 @@ struct StatisticsArguments {
   bool has_elements_to_write;
 };
 
-/// What messages call the arguments that layers of a transformer have under other names. In attention to a memory the
-/// options that say which keys a query sees, and what becomes of their scores, are about the memory.
+/// The names of arguments in messages, which layers of a transformer change. In attention to a memory the options about
+/// visible keys and scores are about the memory.
 struct ArgumentNames {
   const char *attn_mask = "attn_mask", *key_mask = "key_mask", *block_mask = "block_mask";
   const char *key_lengths = "key_lengths", *scale = "scale";

@@ -11,8 +11,8 @@ namespace mha {
 /// its own, and token t lies in row t.
 struct PageTables {
   // [B, table_row]: token t of sequence b lies in row pages[b, t / page_rows] * page_rows + t % page_rows. Every entry
-  // is a page of the pool, and there is one behind the last page that a sequence can have, so that who looks a block
-  // ahead of the tokens finds some row. Null: no pages.
+  // is a page of the pool, and there is one more after the last page that a sequence can have, so that prefetching a
+  // block ahead of the tokens finds some row. Null: no pages.
   const std::int32_t* pages = nullptr;
   Index table_row = 0;
   Index page_rows = 0;  // a multiple of kKeyBlock

@@ -1,4 +1,4 @@
-// Keys and values that a layer adds to those of each call, and that every query sees: bias_k and bias_v of torch, and a
+// Keys and values that a layer adds to each call, and that every query sees: bias_k and bias_v of torch, and a
 // key and a value of zeros (add_zero_attn of torch). execute/added_shard.hpp attends to them.
 #pragma once
 
