@@ -124,9 +124,11 @@ def test_all_that_is_wrong_in_one_message(tmp_path: Path) -> None:
 def test_more_layers_than_there_are(tmp_path: Path) -> None:
     weights = tiny_bert.tensors(tiny_bert.config())
     tiny_bert.write(tmp_path, weights=weights)
-    settings = tiny_bert.config(num_hidden_layers=10**15)
-    (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
-    assert_not_loaded(tmp_path, "missing: encoder.layer.2.attention.self.query.weight", "and more")
+    missing = "missing: encoder.layer.2.attention.self.query.weight", "and more"
+    for layers, words in ((4096, missing), (10**15, ("num_hidden_layers must be at most 4096",))):
+        settings = tiny_bert.config(num_hidden_layers=layers)
+        (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+        assert_not_loaded(tmp_path, *words)
 
 
 def _edit_header(path: Path, edit: Any) -> None:

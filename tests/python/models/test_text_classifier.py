@@ -237,3 +237,9 @@ def test_a_damaged_head(model_type: str, tmp_path: Path) -> None:
 def test_a_model_of_embeddings_is_no_classifier(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"modules\.json must list a Transformer alone"):
         TextClassifier.from_pretrained(tiny_bert.write(tmp_path))
+
+
+def test_more_layers_than_a_model_has(tmp_path: Path) -> None:
+    directory = tiny_classifiers.write(tmp_path, num_hidden_layers=10**12)  # refused before names are listed
+    with pytest.raises(ValueError, match=r"config\.json: num_hidden_layers must be at most 4096; got 10"):
+        TextClassifier.from_pretrained(directory)
