@@ -97,7 +97,9 @@ def onnx_attention(
     mha_native.scaled_dot_product_attention : Computes Y.
     mha_native.attention_weights : Computes `qk_matmul_output`.
 
-    Notes ----- A query that sees no key gives zeros, as the operator says. By the definition of the operator, NaN and
+    Notes
+    -----
+    A query that sees no key gives zeros, as the operator says. By the definition of the operator, NaN and
     infinity in masked keys and values reach results; in this function they do not. The product is scaled as a whole,
     and not Q and K by ``sqrt(scale)`` each, so a negative `scale` is valid. Where ONNX's reference implementation
     differs from the text of the operator, this function follows the text: mode 0 is not capped, and causal positions do

@@ -60,7 +60,9 @@ def scaled_dot_product_attention(
     jax.errors.JaxRuntimeError
         While the program runs, if values of `key_lengths` break a rule.
 
-    Notes ----- XLA calls the compiled core, which reads and writes the buffers of XLA on at most
+    Notes
+    -----
+    XLA calls the compiled core, which reads and writes the buffers of XLA on at most
     `mha_native.num_threads` threads of XLA. The CPU is the only platform. ``vmap`` makes one call with a larger batch,
     or one call for each element if position biases or sinks are mapped. Arguments that are not mapped are repeated in
     memory, unless their batch size is 1.
