@@ -99,7 +99,7 @@ def test_a_text_that_is_none_is_named(cluster: Any, directory: Path) -> None:
         ({"num_cpus": True}, TypeError, r"embed: num_cpus "),
         ({"batch_size": 0}, ValueError, r"embed: batch_size must be at least 1; got 0"),
         ({"model": "/nowhere"}, FileNotFoundError, r"/nowhere"),
-        ({"model": 3}, TypeError, r"embed: model must be a path; got 3"),
+        ({"model": 3}, TypeError, r"embed: model must be a path or a name; got 3"),
         ({"dtype": "garbage"}, TypeError, r"embed: dtype .*'garbage'"),
         ({"prompt_name": "nonsense"}, ValueError, r"embed: prompt_name .*'nonsense'"),
         ({"normalize": 3}, TypeError, r"embed: normalize .*3"),

@@ -33,13 +33,13 @@ def _token_classifier() -> TokenClassifier:
 @entry("TextClassifier.from_pretrained")
 def _of_texts(rng: Generator) -> Made:
     more = {"dtype": "float32", "weight_dtype": "int8"}
-    return TextClassifier.from_pretrained, {"directory": _folder(False)[1]} | some(rng, more)
+    return TextClassifier.from_pretrained, {"model": _folder(False)[1]} | some(rng, more)
 
 
 @entry("TokenClassifier.from_pretrained")
 def _of_tokens(rng: Generator) -> Made:
     more = {"dtype": "float32", "weight_dtype": "int8"}
-    return TokenClassifier.from_pretrained, {"directory": _folder(True)[1]} | some(rng, more)
+    return TokenClassifier.from_pretrained, {"model": _folder(True)[1]} | some(rng, more)
 
 
 def _texts(rng: Generator) -> Arguments:
@@ -67,6 +67,11 @@ def _texts_astype(_: Generator) -> Made:
     return _text_classifier().astype, {"dtype": "float64"}
 
 
+@entry("TextClassifier.quantize")
+def _texts_quantize(_: Generator) -> Made:
+    return _text_classifier().quantize, {"weight_dtype": "int8"}
+
+
 def _entity_options(rng: Generator) -> Arguments:
     more = {"aggregation_strategy": "first", "ignore_labels": ["O"], "stride": 3, "num_threads": 1}
     return {"texts": ["the dog", "", "a b c"]} | some(rng, more)
@@ -85,3 +90,8 @@ def _iter_entities(rng: Generator) -> Made:
 @entry("TokenClassifier.astype")
 def _tokens_astype(_: Generator) -> Made:
     return _token_classifier().astype, {"dtype": "float64"}
+
+
+@entry("TokenClassifier.quantize")
+def _tokens_quantize(_: Generator) -> Made:
+    return _token_classifier().quantize, {"weight_dtype": "int8"}

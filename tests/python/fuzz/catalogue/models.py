@@ -75,7 +75,7 @@ def sentence_encoder() -> SentenceEncoder:
 @entry("SentenceEncoder.from_pretrained")
 def _from_pretrained(rng: Generator) -> Made:
     more = {"dtype": "float32", "weight_dtype": "int8"}
-    return SentenceEncoder.from_pretrained, {"directory": _sentence_folder()[1]} | some(rng, more)
+    return SentenceEncoder.from_pretrained, {"model": _sentence_folder()[1]} | some(rng, more)
 
 
 def _embedding_options(rng: Generator) -> Arguments:
@@ -121,6 +121,11 @@ def _sentence_weights(rng: Generator) -> Made:
 @entry("SentenceEncoder.astype")
 def _sentence_astype(_: Generator) -> Made:
     return sentence_encoder().astype, {"dtype": "float64"}
+
+
+@entry("SentenceEncoder.quantize")
+def _sentence_quantize(_: Generator) -> Made:
+    return sentence_encoder().quantize, {"weight_dtype": "int8"}
 
 
 @entry("use_isa")
