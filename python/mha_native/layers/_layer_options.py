@@ -23,7 +23,7 @@ def checked_layer_options(
         )
     if len(layer_options) != num_layers:
         raise ValueError(
-            f"{function}: layer_options must have an entry for each of the layers, {num_layers}; got {len(layer_options)}"
+            f"{function}: layer_options must have an entry for each of layers, {num_layers}; got {len(layer_options)}"
         )
     return tuple(
         dict(core_options(f"{function}: layer_options[{i}]", options, MODEL_OPTIONS))

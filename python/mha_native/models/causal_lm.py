@@ -20,8 +20,7 @@ from .generation.sampling import explains_sampling
 from .generation.text_generator import TextGenerator
 from .generation.text_score import TextScore
 from .text.chat_template import ChatTemplate, checked_conversation, checked_conversations
-from .text.language_tokenizer import LanguageTokenizer
-from .text.tokenizer import require_library
+from .text.tokenizer import Tokenizer, require_library
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -64,9 +63,7 @@ class CausalLM(PretrainedGenerator):
 
     _model: Model
 
-    def __init__(
-        self, model: Model, tokenizer: LanguageTokenizer, template: ChatTemplate, end_tokens: Iterable[int]
-    ) -> None:
+    def __init__(self, model: Model, tokenizer: Tokenizer, template: ChatTemplate, end_tokens: Iterable[int]) -> None:
         self._model, self._tokenizer, self._template = model, tokenizer, template
         self._end_tokens = frozenset(end_tokens)
         self._statistics = GenerationStatistics(0, 0, 0, 0.0, 0.0)
@@ -117,7 +114,7 @@ class CausalLM(PretrainedGenerator):
             longest = optional_size(function, "max_length", max_length)
             source = find_source(model)
             template = ChatTemplate(source.path, source.chat_template, source.tokenizer_config)
-            tokenizer = LanguageTokenizer(source.tokenizer())
+            tokenizer = Tokenizer(source.tokenizer())
             opened = open_model(source, GENERATION, longest)
             vocab_size = opened.config.vocab_size
             tokenizer.check_vocabulary(source.path, vocab_size)

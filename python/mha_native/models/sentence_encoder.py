@@ -25,7 +25,7 @@ from .pretrained import PretrainedModel
 from .text.batching import batches, packed, slabs
 from .text.inputs import check_text, checked_sequences, checked_texts
 from .text.prompts import Settings, read_settings
-from .text.tokenizer import Tokenizer, require_library
+from .text.tokenizer import Tokenizer, read_tokenizer, require_library
 
 __all__ = ["SentenceEncoder"]
 
@@ -185,7 +185,7 @@ class SentenceEncoder(PretrainedModel):
         config, front_end = opened.config, opened.config.stacks[0].front_end
         sentences = read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position)
         head = read_head(modules, config.embed_dim)
-        tokenizer = Tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
+        tokenizer = read_tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
         model = opened.load(dtype, weight_dtype)
         return cls(model, tokenizer, Head(head), sentences, settings)
 
@@ -400,7 +400,7 @@ class SentenceEncoder(PretrainedModel):
         check_text(f"{name}: text", text, 0)
         num_threads = optional_size(name, "num_threads", num_threads)
         with in_the_name_of(type(self).__name__):
-            ids, tokens = self._tokenizer.encode(text)
+            ids, tokens = self._tokenizer.encode_words(text)
         weights = self._model.attention_weights(np.array(ids, np.int64), num_threads)
         return tokens, weights.astype(np.float32, copy=False)
 

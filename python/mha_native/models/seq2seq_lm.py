@@ -21,8 +21,7 @@ from .files.special_tokens import read_special_tokens
 from .generation.beam_search import BeamRules, SearchKeywords, SpecialTokens, search
 from .generation.pretrained_generator import PretrainedGenerator
 from .text.inputs import check_sequences, checked_texts, checked_tokens
-from .text.language_tokenizer import LanguageTokenizer, NoTokenizer, read_prompts
-from .text.tokenizer import library_errors, require_library
+from .text.tokenizer import NoTokenizer, Tokenizer, library_errors, read_prompts, require_library
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -85,7 +84,7 @@ class Seq2SeqLM(PretrainedGenerator):
     _model: Model
     _SHOWN = ("embed_dim", "num_layers", "num_decoder_layers", "num_heads", "vocab_size", "max_length")
 
-    def __init__(self, model: Model, tokenizer: LanguageTokenizer | NoTokenizer, special: SpecialTokens) -> None:
+    def __init__(self, model: Model, tokenizer: Tokenizer | NoTokenizer, special: SpecialTokens) -> None:
         self._model, self._tokenizer, self._special = model, tokenizer, special
 
     @classmethod
@@ -252,7 +251,7 @@ class Seq2SeqLM(PretrainedGenerator):
         return [GeneratedText(each.tokens, each.score) for each in found]
 
 
-def _tokenizer(source: Source, max_positions: int | None, instead: tuple[str, ...]) -> LanguageTokenizer | NoTokenizer:
+def _tokenizer(source: Source, max_positions: int | None, instead: tuple[str, ...]) -> Tokenizer | NoTokenizer:
     """Return the tokenizer of a model that reads at most `max_positions` tokens, or has files `instead` of it."""
     if instead and not source.has_tokenizer:
         return NoTokenizer(instead)
@@ -260,7 +259,7 @@ def _tokenizer(source: Source, max_positions: int | None, instead: tuple[str, ..
     if max_positions is not None:
         with library_errors("the tokenizer failed"):
             library.enable_truncation(max_positions)
-    return LanguageTokenizer(library)
+    return Tokenizer(library)
 
 
 def _groups(sequences: Iterable[list[int]], beams: int) -> Iterator[list[list[int]]]:

@@ -415,7 +415,7 @@ REFUSED_LAYERS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: Encoder.from_layers([LAYER], layer_options=[{}, {}]),
         ValueError,
-        "Encoder: layer_options must have an entry for each of the layers, 1; got 2",
+        "Encoder: layer_options must have an entry for each of layers, 1; got 2",
     ),
 ]
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...functions.messages import shown
-from ..text.agreement import check_agreement
-from ..text.tokenizer import library_errors, read_library
+from ..text.tokenizer import read_library
 from .checkpoint import Checkpoint
 from .json_files import read_json, read_text
 
@@ -49,14 +48,7 @@ class FolderSource:
 
     def tokenizer(self) -> Any:
         """Return the ``tokenizers.Tokenizer`` of tokenizer.json, without padding and truncation."""
-        path = self._folder / "tokenizer.json"
-        library = read_library(path)
-        settings = {name: value for name, value in self.tokenizer_config.items() if name != "truncation_side"}
-        with library_errors(f"{path} is not a valid tokenizer"):
-            library.no_padding()
-            library.no_truncation()
-            check_agreement(self._folder / "tokenizer_config.json", library, settings)
-        return library
+        return read_library(self._folder, self.tokenizer_config, is_cut=False)
 
     def tensors(self, shapes: Iterable[tuple[str, tuple[int, ...]]], prefix: str = "") -> Checkpoint:
         """Return the tensors of `shapes`. In the files names may begin with `prefix`."""

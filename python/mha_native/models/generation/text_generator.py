@@ -11,7 +11,7 @@ from ... import _core
 from ...functions.messages import in_the_name_of
 from ...layers._constructor_arguments import optional_size
 from ..text.batching import batches, packed
-from ..text.language_tokenizer import LanguageTokenizer, read_prompts
+from ..text.tokenizer import Tokenizer, read_prompts
 from .engine import Caches, GenerationKeywords, GenerationOptions, GenerationStatistics, Step, generate_steps
 from .sampling import TokenChoice
 from .text_stream import TextStream
@@ -23,7 +23,7 @@ class TextGenerator(NamedTuple):
     Attributes
     ----------
     model : Model
-    tokenizer : LanguageTokenizer
+    tokenizer : Tokenizer
     end_tokens : set of int
         Each of them ends a text.
     keep : function
@@ -31,7 +31,7 @@ class TextGenerator(NamedTuple):
     """
 
     model: Any
-    tokenizer: LanguageTokenizer
+    tokenizer: Tokenizer
     end_tokens: frozenset[int]
     keep: Callable[[GenerationStatistics], object]
 

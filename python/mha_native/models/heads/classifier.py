@@ -24,7 +24,7 @@ from ..files.sentence_files import SentenceConfig, read_sentence_config
 from ..pretrained import PretrainedModel
 from ..text.batching import batches, packed, slabs
 from ..text.inputs import text_or_pair
-from ..text.tokenizer import Tokenizer, require_library
+from ..text.tokenizer import Tokenizer, read_tokenizer, require_library
 from .classification import TEXTS, TOKENS, ClassificationHead, head_of
 from .labels import Labels, read_labels
 
@@ -176,7 +176,7 @@ def load_classifier(
     texts = read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position, _ST_TASK)
     parts = head_of(path, opened.family, task, config.embed_dim, len(labels.names))
     needs_first_token = task == TEXTS and parts.pooling == "cls"
-    tokenizer = Tokenizer(folder, config.vocab_size, texts, needs_first_token, cuts=task == TEXTS)
+    tokenizer = read_tokenizer(folder, config.vocab_size, texts, needs_first_token, cuts=task == TEXTS)
     with opened.tensors(parts.tensor_shapes()) as tensors:
         head = ClassificationHead(parts, tensors)
         model = opened.build(tensors, kind, stored)

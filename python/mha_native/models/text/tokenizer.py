@@ -2,14 +2,16 @@
 
 import contextlib
 import copy
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...functions.messages import listed
+from ...functions.messages import in_the_name_of, listed
 from ..files.json_files import require_file
 from ..files.sentence_files import SentenceConfig
 from .agreement import check_agreement
+from .inputs import check_sequences, check_text, prompts_in
 from .long_texts import LongTexts
 
 
@@ -21,62 +23,114 @@ def require_library() -> None:
         raise ImportError(f'{error.name} is not installed: pip install "mha_native[text]"') from error
 
 
-def read_library(path: Path) -> Any:
-    """Read the ``tokenizers.Tokenizer`` in tokenizer.json. FileNotFoundError or ValueError if missing or damaged."""
+def read_library(folder: Path, settings: Mapping[str, Any], *, is_cut: bool = True) -> Any:
+    """Read the ``tokenizers.Tokenizer`` of a folder, without padding, and compare it with tokenizer_config.json.
+
+    Parameters
+    ----------
+    folder : Path
+    settings : mapping
+        The entries of tokenizer_config.json.
+    is_cut : bool, default True
+        Whether texts are cut, so that the side matters. If not, the library cuts no text.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If tokenizer.json is missing or damaged, or if the files disagree.
+    """
     import tokenizers
 
-    require_file(path)
+    path = require_file(folder / "tokenizer.json")
     with library_errors(f"{path} is not a valid tokenizer"):
-        return tokenizers.Tokenizer.from_file(str(path))
+        library = tokenizers.Tokenizer.from_file(str(path))
+        library.no_padding()
+        if not is_cut:
+            library.no_truncation()
+            settings = {name: value for name, value in settings.items() if name != "truncation_side"}
+        check_agreement(folder / "tokenizer_config.json", library, settings)
+    return library
+
+
+def read_tokenizer(
+    folder: Path, vocab_size: int, config: SentenceConfig, needs_first_token: bool, cuts: bool = True
+) -> "Tokenizer":
+    """Read the tokenizer of a text encoder, which cuts texts to `max_seq_length` tokens unless `cuts` is False.
+
+    Raises
+    ------
+    ImportError
+        Without the library.
+    FileNotFoundError, ValueError
+        If the file is missing or damaged, or does not fit the other files of the model.
+    """
+    import tokenizers  # type: ignore[import-not-found, unused-ignore]
+
+    path = folder / "tokenizer.json"
+    library = read_library(folder, config.tokenizer)
+    with library_errors(f"{path} is not a valid tokenizer"):
+        num_tokens, num_special = library.get_vocab_size(), library.num_special_tokens_to_add(False)
+    if num_tokens > vocab_size:
+        raise ValueError(f"{path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}")
+    _check_room(config.max_seq_length, num_special)
+    if needs_first_token and num_special == 0:
+        raise ValueError(f"{path} adds no first token, which the pooling asks for")
+    with library_errors(f"{path} is not a valid tokenizer"):
+        if cuts:
+            library.enable_truncation(config.max_seq_length)
+        else:
+            library.no_truncation()
+        long_texts = LongTexts(library, config.max_seq_length)
+        if config.lower_case:  # character by character, so beginnings of texts stay valid
+            steps = [tokenizers.normalizers.Lowercase()] + [library.normalizer] * (library.normalizer is not None)
+            library.normalizer = tokenizers.normalizers.Sequence(steps)
+    return Tokenizer(library, long_texts)
 
 
 class Tokenizer:
-    """Turn texts into tokens, with special tokens; long texts are cut to `max_seq_length` unless `cuts` is False.
+    """Turns texts into tokens, and tokens into texts.
 
-    Raises ImportError without the library, and FileNotFoundError or ValueError if the file is missing or damaged, or
-    does not fit the other files of the model. With some damaged files the library fails only in `encode` and
-    `encode_batch`.
+    With some damaged files the library fails only here; its errors become ValueError.
+
+    Parameters
+    ----------
+    library : tokenizers.Tokenizer
+        It cuts texts if it has truncation.
+    long_texts : LongTexts, optional
+        Beginnings of texts that are cut. Default: whole texts go to the library.
     """
 
-    def __init__(
-        self, folder: Path, vocab_size: int, config: SentenceConfig, needs_first_token: bool, cuts: bool = True
-    ) -> None:
-        import tokenizers  # type: ignore[import-not-found, unused-ignore]
+    def __init__(self, library: Any, long_texts: LongTexts | None = None) -> None:
+        self._library, self._long_texts = library, long_texts
 
-        path = folder / "tokenizer.json"
-        library = read_library(path)
-        with library_errors(f"{path} is not a valid tokenizer"):
-            num_tokens, num_special = library.get_vocab_size(), library.num_special_tokens_to_add(False)
+    def check_vocabulary(self, path: Path, vocab_size: int) -> None:
+        """Raise ValueError if the tokenizer has more tokens than the model at `path`."""
+        num_tokens = self._library.get_vocab_size()
         if num_tokens > vocab_size:
-            raise ValueError(f"{path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}")
-        _check_room(config.max_seq_length, num_special)
-        if needs_first_token and num_special == 0:
-            raise ValueError(f"{path} adds no first token, which the pooling asks for")
-        with library_errors(f"{path} is not a valid tokenizer"):
-            library.no_padding()
-            check_agreement(folder / "tokenizer_config.json", library, config.tokenizer)
-            if cuts:
-                library.enable_truncation(config.max_seq_length)
-            else:
-                library.no_truncation()
-            self._long_texts = LongTexts(library, config.max_seq_length)
-            if config.lower_case:  # character by character, so beginnings of texts stay valid
-                steps = [tokenizers.normalizers.Lowercase()] + [library.normalizer] * (library.normalizer is not None)
-                library.normalizer = tokenizers.normalizers.Sequence(steps)
-            added = library.get_added_tokens_decoder().items()
-        self._special = frozenset(number for number, token in added if token.special)
-        self._library = library
+            raise ValueError(f"{path}: the tokenizer has {num_tokens} tokens, more than vocab_size, {vocab_size}")
 
-    def encode(self, text: str) -> tuple[list[int], list[str]]:
+    def encode(self, what: str, text: Any, index: int, *, special: bool = True) -> list[int]:
+        """Return the tokens of a text, with the ones that begin or end each text if `special`."""
+        check_text(what, text, index)
+        with library_errors("the tokenizer failed"):
+            ids: list[int] = self._library.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, without special ones."""
+        with library_errors("the tokenizer failed"):
+            return str(self._library.decode(tokens, skip_special_tokens=True))
+
+    def encode_words(self, text: str) -> tuple[list[int], list[str]]:
         """Return the tokens of a text: numbers, and words as the tokenizer writes them."""
         with library_errors("the tokenizer failed"):
-            encoding = self._library.encode(self._long_texts.beginning(text))
+            encoding = self._library.encode(self._beginning(text))
             return encoding.ids, encoding.tokens
 
     def encode_batch(self, texts: list[str]) -> Iterator[list[int]]:
         """Yield the tokens of each text."""
         with library_errors("the tokenizer failed"):
-            encodings = self._library.encode_batch_fast([self._long_texts.beginning(text) for text in texts])
+            encodings = self._library.encode_batch_fast([self._beginning(text) for text in texts])
         for encoding in encodings:
             yield encoding.ids
 
@@ -97,13 +151,23 @@ class Tokenizer:
         """The ``tokenizers.Tokenizer``."""
         return self._library
 
+    def _beginning(self, text: str) -> str:
+        return text if self._long_texts is None else self._long_texts.beginning(text)
+
     def _beginnings(self, given: str | tuple[str, str]) -> str | tuple[str, str]:
-        return self._long_texts.beginning(given) if isinstance(given, str) else self._long_texts.beginnings(*given)
+        if isinstance(given, str) or self._long_texts is None:
+            return self._beginning(given) if isinstance(given, str) else given
+        return self._long_texts.beginnings(*given)
+
+    @functools.cached_property
+    def _special(self) -> frozenset[int]:
+        added = self._library.get_added_tokens_decoder().items()
+        return frozenset(number for number, token in added if token.special)
 
     def prompt_length(self, prompt: str) -> int:
         """Return the number of tokens that this prompt adds at the beginning of a text, special ones included."""
         with library_errors("the tokenizer failed"):
-            encoding = self._library.encode(self._long_texts.beginning(prompt))
+            encoding = self._library.encode(self._beginning(prompt))
         if not encoding.ids:
             return 0
         ends_special = encoding.special_tokens_mask[-1] == 1 or encoding.ids[-1] in self._special
@@ -114,7 +178,8 @@ class Tokenizer:
         _check_room(max_seq_length, self._library.num_special_tokens_to_add(False))
         other = copy.deepcopy(self)
         other._library.enable_truncation(max_seq_length)
-        other._long_texts.max_tokens = max_seq_length
+        if other._long_texts is not None:
+            other._long_texts.max_tokens = max_seq_length
         return other
 
     def uncut(self) -> Any:
@@ -122,6 +187,55 @@ class Tokenizer:
         library = copy.deepcopy(self._library)
         library.no_truncation()
         return library
+
+
+class NoTokenizer:
+    """Fallback for a model without a supported tokenizer, which takes tokens only.
+
+    Parameters
+    ----------
+    instead : tuple of str
+        Names of the unsupported files of a tokenizer.
+    """
+
+    def __init__(self, instead: Sequence[str]) -> None:
+        self._instead = " or ".join(instead)
+
+    def encode(self, what: str, text: Any, index: int, *, special: bool = True) -> list[int]:
+        """Raise ValueError."""
+        raise ValueError(
+            f"{what} need a tokenizer.json, which the model does not have, and {self._instead} is not read; "
+            "generate_tokens takes tokens"
+        )
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Raise ValueError."""
+        raise ValueError(f"tokens need a tokenizer.json to become text; got {len(tokens)} of them")
+
+
+def read_prompts(
+    tokenizer: Tokenizer | NoTokenizer,
+    function: str,
+    argument: str,
+    given: Any,
+    vocab_size: int,
+    max_length: int | None,
+    special: bool = True,
+) -> tuple[bool, list[list[int]]]:
+    """Return whether an argument is a single prompt, and the tokens of each prompt.
+
+    Texts get `special` tokens or not. Each prompt must have from 1 to `max_length` tokens, all of them below
+    `vocab_size`; messages name the `argument` of the `function`.
+    """
+    what = f"{function}: {argument}"
+    is_one, prompts = prompts_in(what, given)
+    with in_the_name_of(function):
+        sequences = [
+            tokenizer.encode(what, prompt, i, special=special) if isinstance(prompt, str) else prompt
+            for i, prompt in enumerate(prompts)
+        ]
+    check_sequences(what, sequences, vocab_size, max_length)
+    return is_one, sequences
 
 
 def _check_room(max_seq_length: int, num_special: int) -> None:
