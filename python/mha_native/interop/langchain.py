@@ -21,13 +21,8 @@ class MhaNativeEmbeddings(EmbedderFields, Embeddings):
 
     Parameters
     ----------
-    {model_name}
-    {prompts}
-    {embedder}
-    {kwargs}
+    {fields}
 
-    Raises
-    ------
     {errors}
 
     Notes
@@ -65,8 +60,6 @@ class MhaNativeRanker(RankerFields, BaseDocumentCompressor):
         Keep this many documents. Default: all.
     {ranker}
 
-    Raises
-    ------
     {errors}
 
     Examples
