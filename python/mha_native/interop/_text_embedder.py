@@ -59,21 +59,9 @@ class PromptOptions(EmbedderOptions, total=False):
 class TextEmbedder(SharedModel):
     """A `SentenceTransformer`, or a `SentenceEncoder` that is open already, and the options of its calls.
 
-    Parameters
-    ----------
-    owner, model_name, model_kwargs, dtype, weight_dtype
-        As for `SharedModel`.
-    encoder : SentenceEncoder, optional
-        The model itself, in place of a name. Pickles contain it.
-    query_prompt, document_prompt : str, optional
-        Text before each query, and before each document. Default: the prompts of the model, as ``encode_query`` and
-        ``encode_document`` choose them.
-    encode_kwargs : dict, optional
-        Arguments of these; the options count first.
-    plain_prompt : dict, optional
-        ``prompt_name`` and ``prompt`` of `embeddings`.
-    truncate_dim, normalize, num_threads : optional
-        As for `SentenceEncoder.encode`.
+    Pickles contain an `encoder`, which replaces `model_name`. ``encode_query`` and ``encode_document`` choose the
+    default prompts of queries and documents. `encode_kwargs` are arguments of these methods; options have priority.
+    `plain_prompt` has the ``prompt_name`` and ``prompt`` of `embeddings`.
     """
 
     KIND = SentenceTransformer

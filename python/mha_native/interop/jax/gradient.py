@@ -21,19 +21,8 @@ def plain_attention(
 ) -> tuple[Array, Array]:
     """Compute the result and its lse, as `scaled_dot_product_attention` defines them.
 
-    Parameters
-    ----------
-    query : [B or 1, H, Tq, D]
-        With ``tokens_first`` among the options [B or 1, Tq, H, D], and `key`, `value` and the results likewise.
-    key : [B or 1, Hk, Tk, D]
-    value : [B or 1, Hk, Tk, Dv]
-    arrays, options : dict
-        The options that are arrays, masks with all axes; and the others.
-
-    Raises
-    ------
-    RuntimeError
-        For an option that is not read here.
+    Shapes are [B or 1, H, Tq, D], [B or 1, Hk, Tk, D] and [B or 1, Hk, Tk, Dv]; the option ``tokens_first`` swaps the
+    axes of heads and tokens. Masks have all axes. RuntimeError for an option that is not read.
     """
     given = ReadOptions({**arrays, **options})
     tokens_first = given.get("tokens_first", False)

@@ -34,15 +34,10 @@ jax.ffi.register_ffi_target(_TARGET, xla_attention(), platform="cpu")
 
 
 def attend(query: Array, key: Array, value: Array, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Compute the result and its lse.
+    """Compute the result and its lse, of inputs [B, H, T, D], [H, T, D] or [T, D].
 
-    Parameters
-    ----------
-    query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
-        With ``tokens_first`` among the options, the axes of heads and tokens are swapped everywhere except in masks.
-    key, value : as many axes
-    arrays, options : dict
-        Options of `scaled_dot_product_attention`. None stands for the default.
+    The option ``tokens_first`` swaps the axes of heads and tokens everywhere except in masks. None stands for the
+    default of an option.
     """
     given = {name: array for name, array in arrays.items() if array is not None}
     static = tuple(sorted((name, _constant(value)) for name, value in options.items() if value is not None))

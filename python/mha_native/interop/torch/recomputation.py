@@ -13,25 +13,10 @@ _BLOCK = 64  # queries, and keys, of an entry of block_mask
 def attention_by_torch(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute `mha_native.scaled_dot_product_attention` and its `lse`.
+    """Compute `mha_native.scaled_dot_product_attention` of tensors and its `lse`.
 
-    Parameters
-    ----------
-    query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
-    key, value : [B, Hk, Tk, D] and [B, Hk, Tk, Dv], likewise
-    options : dict
-        Arrays among them are tensors of torch.
-
-    Returns
-    -------
-    out : [B, H, Tq, Dv]
-        Of the rank and dtype of `query`.
-    lse : [B, H, Tq]
-
-    Raises
-    ------
-    RuntimeError
-        For an option that is not read here.
+    `query` is [B, H, Tq, D], [H, Tq, D] or [Tq, D]; other tensors and results have this rank, `out` also this dtype.
+    RuntimeError for an option that is not read.
     """
     given = ReadOptions(options)
     rank, wide = query.ndim, torch.float64 if query.dtype == torch.float64 else torch.float32
