@@ -82,7 +82,8 @@ class TextEmbedder(SharedModel):
     ) -> None:
         if unknown := options.keys() - EmbedderOptions.__optional_keys__:
             raise TypeError(f"{owner}: got an unexpected keyword argument {shown(min(unknown))}")
-        for name, prompt in (("query_prompt", query_prompt), ("document_prompt", document_prompt)):
+        settings: dict[str, Any] = {"query_prompt": query_prompt, "document_prompt": document_prompt}
+        for name, prompt in settings.items():
             if not (prompt is None or isinstance(prompt, str)):
                 raise TypeError(f"{owner}: {name} must be a str or None; got {shown(prompt)}")
         check_dict(owner, "encode_kwargs", encode_kwargs)
@@ -93,17 +94,10 @@ class TextEmbedder(SharedModel):
         checked_size(owner, "encode_kwargs['batch_size']", encoding.get("batch_size", 1))
         check_device(owner, encoding.get("device"), "encode_kwargs['device']")
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        plain = {} if plain_prompt is None else {"plain_prompt": dict(plain_prompt)}
-        super().__init__(
-            owner,
-            model_name=model_name,
-            query_prompt=query_prompt,
-            document_prompt=document_prompt,
-            model_kwargs=model_kwargs,
-            encode_kwargs=encoding,
-            **given,
-            **plain,
-        )
+        settings |= {"encode_kwargs": encoding, **given}
+        if plain_prompt is not None:
+            settings["plain_prompt"] = dict(plain_prompt)
+        super().__init__(owner, model_name=model_name, model_kwargs=model_kwargs, **settings)
         if encoder is not None and self._formats:
             name, value = next(iter(self._formats.items()))
             raise ValueError(f"{owner}: {name} must be None for a SentenceEncoder, which has one; got {shown(value)}")

@@ -19,15 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Model:
-    """A model on the CPU, with prompts before the inputs.
-
-    Attributes
-    ----------
-    prompts : dict of str to str
-        Prompts by name. You can change them.
-    default_prompt_name : str, optional
-        The name of the default prompt. You can set it.
-    """
+    """A model on the CPU, with prompts before the inputs."""
 
     prompts: dict[str, str]
     default_prompt_name: str | None

@@ -22,17 +22,10 @@ class StructuredMask(torch.Tensor):
 
     Attention reads `options` if the model passes the mask on unchanged. Any other operation converts the mask to a
     tensor with elements, and `options` is None from then on.
-
-    Attributes
-    ----------
-    options : dict or None
-        The equivalent score options of this library.
-    sizes : (int, int, int)
-        B, Tq and Tk.
     """
 
-    options: dict[str, Any] | None
-    sizes: tuple[int, int, int]
+    options: dict[str, Any] | None  # the equivalent score options of this library
+    sizes: tuple[int, int, int]  # B, Tq and Tk
     _make_dense: Callable[[], torch.Tensor]
     _dense: torch.Tensor | None
 
