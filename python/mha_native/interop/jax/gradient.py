@@ -9,11 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._read_options import ReadOptions
+from .._read_options import BLOCK, ReadOptions
 
 Array = Any
-
-_BLOCK = 64  # queries, and keys, of an entry of block_mask
 
 
 def plain_attention(
@@ -74,21 +72,13 @@ def _scores(q: Array, k: Array, given: ReadOptions) -> Array:
 
 def _visible(shape: tuple[int, ...], given: ReadOptions) -> Array:
     """Return which keys each query sees, broadcastable to `shape`."""
-    visible = jnp.ones((1, 1, 1, 1), bool)
-    distances = _distances(shape, given)
-    if given.get("is_causal"):
-        visible &= distances <= 0
-    left, right = given.get("window", (-1, -1))
-    if left >= 0:
-        visible &= distances >= -left
-    if right >= 0:
-        visible &= distances <= right
+    visible = given.in_reach(jnp.ones((1, 1, 1, 1), bool), _distances(shape, given))
     if (lengths := given.get("key_lengths")) is not None:
         visible &= jnp.arange(shape[3]) < lengths.reshape(-1, 1, 1, 1)
     if (key_mask := given.get("key_mask")) is not None:
         visible &= key_mask[:, None, None, :]
     if (block_mask := given.get("block_mask")) is not None:
-        blocks = jnp.repeat(jnp.repeat(block_mask, _BLOCK, axis=2), _BLOCK, axis=3)
+        blocks = jnp.repeat(jnp.repeat(block_mask, BLOCK, axis=2), BLOCK, axis=3)
         visible &= blocks[:, :, : shape[2], : shape[3]]
     mask = given.get("attn_mask")
     return visible & mask if mask is not None and mask.dtype == bool else visible
