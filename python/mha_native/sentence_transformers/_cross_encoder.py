@@ -45,10 +45,8 @@ class CrossEncoder(Model):
         As for `SentenceTransformer`.
     model_kwargs, processor_kwargs, tokenizer_kwargs, config_kwargs
         As for `SentenceTransformer`.
-    prompts : dict of str to str, optional
-        Text before the first text of a pair, by name. They replace prompts of the model.
-    default_prompt_name : str, optional
-        The name of the default prompt. Default: as the files of the model say.
+    prompts, default_prompt_name
+        As for `SentenceTransformer`, for text before the first text of a pair.
     num_labels : int, optional
         Must be the number of labels of the model.
     max_length : int, optional
@@ -65,10 +63,8 @@ class CrossEncoder(Model):
     ----------
     activation_fn : callable
         You can set it.
-    prompts : dict of str to str
-        You can change them.
-    default_prompt_name : str, optional
-        You can set it.
+    prompts, default_prompt_name
+        As for `SentenceTransformer`.
 
     See Also
     --------
