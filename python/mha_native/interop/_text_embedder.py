@@ -157,14 +157,12 @@ def opened(owner: str, model: Model, **options: Unpack[PromptOptions]) -> TextEm
     """Return an embedder with an open model, from a path, a name or a SentenceEncoder."""
     others: Any = dict(options)
     prompt = {name: value for name in ("prompt_name", "prompt") if (value := others.pop(name, None)) is not None}
-    if isinstance(model, SentenceEncoder):
-        embedder = TextEmbedder(owner, encoder=model, plain_prompt=prompt, **others)
-    elif isinstance(model, str | PathLike):
-        # As "./model" a path cannot be taken for a name, which would be looked up in the cache.
-        name = model if isinstance(model, str) else os.path.join(os.curdir, model)
-        embedder = TextEmbedder(owner, model_name=name, plain_prompt=prompt, **others)
-    else:
+    if not isinstance(model, str | PathLike | SentenceEncoder):
         raise TypeError(f"{owner}: model must be a path; got {shown(model)}")
+    if isinstance(model, PathLike):
+        model = os.path.join(os.curdir, model)  # a name without a folder would be searched for in the cache
+    source: Any = {"encoder" if isinstance(model, SentenceEncoder) else "model_name": model}
+    embedder = TextEmbedder(owner, plain_prompt=prompt, **source, **others)
     with in_the_name_of(owner, model_name="model"):
         _ = embedder.num_features  # reads the model, and checks the options
     return embedder
