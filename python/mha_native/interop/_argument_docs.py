@@ -11,7 +11,25 @@ dtype, weight_dtype : optional
     `mha_native.models.SentenceEncoder.from_pretrained`.
 """
 
+# A text may have lines ``{name}`` of the texts after it.
 _TEXTS = {
+    "topics": """\
+Parameters
+----------
+{model}
+{prompt}
+{embedder}
+
+{errors}
+ImportError
+    Without tokenizers. The module itself needs {package}: ``pip install "mha_native[{package}]"``.
+""",
+    "fields": """\
+{model_name}
+{prompts}
+{embedder}
+{kwargs}
+""",
     "embedder": f"""\
 {_FORMATS}truncate_dim, normalize, num_threads : optional
     These options of `mha_native.models.SentenceEncoder.encode`.
@@ -41,9 +59,21 @@ model_name : str
 {_FORMATS}model_kwargs : dict, optional
     Further options of `mha_native.sentence_transformers.CrossEncoder`, which JSON can hold.
 """,
+    "prompt": """\
+prompt_name, prompt : str, optional
+    The prompt before each text, by name or as it is.
+""",
     "errors": """\
+Raises
+------
 FileNotFoundError, OSError
     If the model cannot be read.
+TypeError, ValueError
+    If an argument is not valid.
+""",
+    "invalid": """\
+Raises
+------
 TypeError, ValueError
     If an argument is not valid.
 """,
@@ -51,9 +81,9 @@ TypeError, ValueError
 
 
 def with_argument_docs(documented: Class) -> Class:
-    """Replace each line ``{name}`` in the docstring of a class by the text of that name."""
+    """Replace each line ``{name}`` in the docstring of a class by the text of that name, and ``{package}``."""
     doc = documented.__doc__ or ""  # None under python -OO
     for name, text in _TEXTS.items():
         doc = doc.replace(f"    {{{name}}}\n", textwrap.indent(text, "    "))
-    documented.__doc__ = doc
+    documented.__doc__ = doc.replace("{package}", documented.__module__.rpartition(".")[2])
     return documented

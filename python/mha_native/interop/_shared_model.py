@@ -22,23 +22,8 @@ class SharedModel:
     """A model that is read on first use, and the settings of its calls.
 
     Copies and pickles hold the settings alone. A copy reads the model again, unless its process has the model already.
-
-    Parameters
-    ----------
-    owner : str
-        The name of the user's class, for messages.
-    model_name : str
-    model_kwargs : dict, optional
-        Further arguments of `KIND`.
-    dtype, weight_dtype : optional
-        The formats of the model.
-    **settings
-        Settings of a subclass, which JSON can hold.
-
-    Attributes
-    ----------
-    settings : dict
-        The arguments, as JSON holds them, without formats that are None.
+    `owner` is the name of the user's class, for messages; `model_kwargs` are further arguments of `KIND`. `settings`
+    has the arguments as JSON holds them, without formats that are None.
     """
 
     KIND: ClassVar[type[SentenceTransformer] | type[CrossEncoder]]

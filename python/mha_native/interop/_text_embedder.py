@@ -59,21 +59,9 @@ class PromptOptions(EmbedderOptions, total=False):
 class TextEmbedder(SharedModel):
     """A `SentenceTransformer`, or a `SentenceEncoder` that is open already, and the options of its calls.
 
-    Parameters
-    ----------
-    owner, model_name, model_kwargs, dtype, weight_dtype
-        As for `SharedModel`.
-    encoder : SentenceEncoder, optional
-        The model itself, in place of a name. Pickles contain it.
-    query_prompt, document_prompt : str, optional
-        Text before each query, and before each document. Default: the prompts of the model, as ``encode_query`` and
-        ``encode_document`` choose them.
-    encode_kwargs : dict, optional
-        Arguments of these; the options count first.
-    plain_prompt : dict, optional
-        ``prompt_name`` and ``prompt`` of `embeddings`.
-    truncate_dim, normalize, num_threads : optional
-        As for `SentenceEncoder.encode`.
+    Pickles contain an `encoder`, which replaces `model_name`. ``encode_query`` and ``encode_document`` choose the
+    default prompts of queries and documents. `encode_kwargs` are arguments of these methods; options have priority.
+    `plain_prompt` has the ``prompt_name`` and ``prompt`` of `embeddings`.
     """
 
     KIND = SentenceTransformer
@@ -94,7 +82,8 @@ class TextEmbedder(SharedModel):
     ) -> None:
         if unknown := options.keys() - EmbedderOptions.__optional_keys__:
             raise TypeError(f"{owner}: got an unexpected keyword argument {shown(min(unknown))}")
-        for name, prompt in (("query_prompt", query_prompt), ("document_prompt", document_prompt)):
+        settings: dict[str, Any] = {"query_prompt": query_prompt, "document_prompt": document_prompt}
+        for name, prompt in settings.items():
             if not (prompt is None or isinstance(prompt, str)):
                 raise TypeError(f"{owner}: {name} must be a str or None; got {shown(prompt)}")
         check_dict(owner, "encode_kwargs", encode_kwargs)
@@ -105,17 +94,10 @@ class TextEmbedder(SharedModel):
         checked_size(owner, "encode_kwargs['batch_size']", encoding.get("batch_size", 1))
         check_device(owner, encoding.get("device"), "encode_kwargs['device']")
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        plain = {} if plain_prompt is None else {"plain_prompt": dict(plain_prompt)}
-        super().__init__(
-            owner,
-            model_name=model_name,
-            query_prompt=query_prompt,
-            document_prompt=document_prompt,
-            model_kwargs=model_kwargs,
-            encode_kwargs=encoding,
-            **given,
-            **plain,
-        )
+        settings |= {"encode_kwargs": encoding, **given}
+        if plain_prompt is not None:
+            settings["plain_prompt"] = dict(plain_prompt)
+        super().__init__(owner, model_name=model_name, model_kwargs=model_kwargs, **settings)
         if encoder is not None and self._formats:
             name, value = next(iter(self._formats.items()))
             raise ValueError(f"{owner}: {name} must be None for a SentenceEncoder, which has one; got {shown(value)}")
@@ -175,14 +157,12 @@ def opened(owner: str, model: Model, **options: Unpack[PromptOptions]) -> TextEm
     """Return an embedder with an open model, from a path, a name or a SentenceEncoder."""
     others: Any = dict(options)
     prompt = {name: value for name in ("prompt_name", "prompt") if (value := others.pop(name, None)) is not None}
-    if isinstance(model, SentenceEncoder):
-        embedder = TextEmbedder(owner, encoder=model, plain_prompt=prompt, **others)
-    elif isinstance(model, str | PathLike):
-        # As "./model" a path cannot be taken for a name, which would be looked up in the cache.
-        name = model if isinstance(model, str) else os.path.join(os.curdir, model)
-        embedder = TextEmbedder(owner, model_name=name, plain_prompt=prompt, **others)
-    else:
+    if not isinstance(model, str | PathLike | SentenceEncoder):
         raise TypeError(f"{owner}: model must be a path; got {shown(model)}")
+    if isinstance(model, PathLike):
+        model = os.path.join(os.curdir, model)  # a name without a folder would be searched for in the cache
+    source: Any = {"encoder" if isinstance(model, SentenceEncoder) else "model_name": model}
+    embedder = TextEmbedder(owner, plain_prompt=prompt, **source, **others)
     with in_the_name_of(owner, model_name="model"):
         _ = embedder.num_features  # reads the model, and checks the options
     return embedder

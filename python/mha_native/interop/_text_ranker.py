@@ -13,15 +13,7 @@ from ._shared_model import SharedModel
 
 
 class TextRanker(SharedModel):
-    """A `CrossEncoder`, and the number of documents that it keeps.
-
-    Parameters
-    ----------
-    owner, model_name, model_kwargs, dtype, weight_dtype
-        As for `SharedModel`.
-    top_n : int, optional
-        Keep this many documents. Default: all.
-    """
+    """A `CrossEncoder`, and `top_n`, the number of documents that it keeps. Default: all."""
 
     KIND = CrossEncoder
 

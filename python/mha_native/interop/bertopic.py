@@ -23,18 +23,7 @@ __all__ = ["Embedder"]
 class Embedder(TopicEmbedder, BaseEmbedder):
     """The ``embedding_model`` of a ``BERTopic``: a sentence model of this library.
 
-    Parameters
-    ----------
-    {model}
-    prompt_name, prompt : str, optional
-        The prompt before each text, by name or as it is.
-    {embedder}
-
-    Raises
-    ------
-    {errors}
-    ImportError
-        Without tokenizers. The module itself needs bertopic: ``pip install "mha_native[bertopic]"``.
+    {topics}
 
     Notes
     -----

@@ -38,8 +38,6 @@ class MhaNativeEmbeddingFunction(EmbeddingFunction):
     {embedder}
     {kwargs}
 
-    Raises
-    ------
     {errors}
 
     Notes

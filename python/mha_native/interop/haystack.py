@@ -19,19 +19,40 @@ if TYPE_CHECKING:
 
 __all__ = ["MhaNativeDocumentEmbedder", "MhaNativeRanker", "MhaNativeTextEmbedder"]
 
+# Arguments that make texts of documents.
+_TEXT_ARGUMENTS = ("meta_fields_to_embed", "embedding_separator")
+
 
 class _Component:
     """A component with a model, which is read on first use, and a description."""
 
-    def _take(self, kind: type[SharedModel], arguments: Mapping[str, Any], **settings: Any) -> Any:
-        """Describe the model by `settings`, and keep the `arguments` of the user.
+    def _take(self, kind: type[SharedModel], names: Mapping[str, str], /, **arguments: Any) -> Any:
+        """Return the model described by the `arguments` of the user; `names` has the names of the model for some.
 
         Not an __init__: Haystack makes another class of each component, in which ``super()`` does not work.
         """
-        self._arguments = arguments
+        self._arguments, self._names = arguments, {"model": "model_name", **names}
+        if "meta_fields_to_embed" in arguments:
+            self._check_texts(**{name: arguments[name] for name in _TEXT_ARGUMENTS})
+        settings = {self._names.get(name, name): x for name, x in arguments.items() if name not in _TEXT_ARGUMENTS}
         with self._in_own_name():
             self._shared = kind(type(self).__name__, **settings)
         return self._shared
+
+    def _check_texts(self, meta_fields_to_embed: object, embedding_separator: object) -> None:
+        owner, fields = type(self).__name__, meta_fields_to_embed
+        if fields is not None and not (isinstance(fields, list) and all(isinstance(field, str) for field in fields)):
+            raise TypeError(f"{owner}: meta_fields_to_embed must be a list of str; got {shown(fields)}")
+        if not isinstance(embedding_separator, str):
+            raise TypeError(f"{owner}: embedding_separator must be a str; got {shown(embedding_separator)}")
+
+    def _texts(self, documents: list[Document]) -> list[str]:
+        """Return the text of each document: fields of its metadata, and its content."""
+        if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
+            raise TypeError(f"{type(self).__name__}.run: documents must be a list of Document; got {shown(documents)}")
+        fields, separator = (self._arguments[name] for name in _TEXT_ARGUMENTS)
+        texts = [[*map(document.meta.get, fields or ()), document.content or ""] for document in documents]
+        return [separator.join(str(part) for part in parts if part is not None) for parts in texts]
 
     def warm_up(self) -> None:
         """Read the model."""
@@ -48,30 +69,7 @@ class _Component:
         return default_from_dict(cls, data)
 
     def _in_own_name(self) -> in_the_name_of:
-        names = {"model_name": "model", "query_prompt": "prompt", "document_prompt": "prompt", "top_n": "top_k"}
-        return in_the_name_of(type(self).__name__, **names)
-
-
-class _Texts:
-    """The texts of documents: fields of their metadata, and their content."""
-
-    def __init__(self, owner: str, meta_fields_to_embed: list[str] | None, embedding_separator: str) -> None:
-        fields = [] if meta_fields_to_embed is None else meta_fields_to_embed
-        if not isinstance(fields, list) or not all(isinstance(field, str) for field in fields):
-            raise TypeError(f"{owner}: meta_fields_to_embed must be a list of str; got {shown(fields)}")
-        if not isinstance(embedding_separator, str):
-            raise TypeError(f"{owner}: embedding_separator must be a str; got {shown(embedding_separator)}")
-        self._owner, self._fields, self._separator = owner, list(fields), embedding_separator
-
-    def of(self, documents: list[Document]) -> list[str]:
-        """Return the text of each document."""
-        if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
-            raise TypeError(f"{self._owner}.run: documents must be a list of Document; got {shown(documents)}")
-        return [self._separator.join([*self._meta(document), document.content or ""]) for document in documents]
-
-    def _meta(self, document: Document) -> list[str]:
-        values = [document.meta.get(field) for field in self._fields]
-        return [str(value) for value in values if value is not None]
+        return in_the_name_of(type(self).__name__, **{name: own for own, name in self._names.items()})
 
 
 @component
@@ -88,10 +86,7 @@ class MhaNativeTextEmbedder(_Component):
     {kwargs}
     {embedder}
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not valid.
+    {invalid}
 
     Notes
     -----
@@ -115,8 +110,7 @@ class MhaNativeTextEmbedder(_Component):
         **options: "Unpack[EmbedderOptions]",
     ) -> None:
         given = {"model_kwargs": model_kwargs, "encode_kwargs": encode_kwargs, **options}
-        arguments = {"model": model, "prompt": prompt, **given}
-        self._embedder = self._take(TextEmbedder, arguments, model_name=model, query_prompt=prompt, **given)
+        self._embedder = self._take(TextEmbedder, {"prompt": "query_prompt"}, model=model, prompt=prompt, **given)
 
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, list[float]]:
@@ -142,10 +136,7 @@ class MhaNativeDocumentEmbedder(_Component):
     {kwargs}
     {embedder}
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not valid.
+    {invalid}
 
     Examples
     --------
@@ -167,16 +158,14 @@ class MhaNativeDocumentEmbedder(_Component):
         encode_kwargs: Mapping[str, Any] | None = None,
         **options: "Unpack[EmbedderOptions]",
     ) -> None:
-        self._texts = _Texts(type(self).__name__, meta_fields_to_embed, embedding_separator)
-        given = {"model_kwargs": model_kwargs, "encode_kwargs": encode_kwargs, **options}
         texts = {"meta_fields_to_embed": meta_fields_to_embed, "embedding_separator": embedding_separator}
-        arguments = {"model": model, "prompt": prompt, **texts, **given}
-        self._embedder = self._take(TextEmbedder, arguments, model_name=model, document_prompt=prompt, **given)
+        given = {**texts, "model_kwargs": model_kwargs, "encode_kwargs": encode_kwargs, **options}
+        self._embedder = self._take(TextEmbedder, {"prompt": "document_prompt"}, model=model, prompt=prompt, **given)
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:
         """Return ``{"documents": N copies, each with its embedding}`` for N documents."""
-        embeddings = self._embedder.documents("run", self._texts.of(documents))
+        embeddings = self._embedder.documents("run", self._texts(documents))
         pairs = zip(documents, embeddings, strict=True)
         return {"documents": [replace(document, embedding=embedding) for document, embedding in pairs]}
 
@@ -196,10 +185,7 @@ class MhaNativeRanker(_Component):
         As for `MhaNativeDocumentEmbedder`.
     {ranker}
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not valid.
+    {invalid}
 
     Examples
     --------
@@ -220,14 +206,12 @@ class MhaNativeRanker(_Component):
         model_kwargs: Mapping[str, Any] | None = None,
         **options: "Unpack[FormatOptions]",
     ) -> None:
-        self._texts = _Texts(type(self).__name__, meta_fields_to_embed, embedding_separator)
         texts = {"meta_fields_to_embed": meta_fields_to_embed, "embedding_separator": embedding_separator}
-        given = {"model_kwargs": model_kwargs, **options}
-        arguments = {"model": model, "top_k": top_k, **texts, **given}
-        self._ranker = self._take(TextRanker, arguments, model_name=model, top_n=top_k, **given)
+        given = {"model": model, "top_k": top_k, **texts, "model_kwargs": model_kwargs}
+        self._ranker = self._take(TextRanker, {"top_k": "top_n"}, **given, **options)
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document]) -> dict[str, list[Document]]:
         """Return ``{"documents": copies of the best, the best first, each with its score}`` for N documents."""
-        found = self._ranker.ranked("run", query, self._texts.of(documents))
+        found = self._ranker.ranked("run", query, self._texts(documents))
         return {"documents": [replace(documents[i], score=score) for i, score in found]}

@@ -16,18 +16,7 @@ __all__ = ["Embedder"]
 class Embedder(TopicEmbedder, BaseEmbedder):
     """The ``model`` of a ``KeyBERT``: a sentence model of this library.
 
-    Parameters
-    ----------
-    {model}
-    prompt_name, prompt : str, optional
-        The prompt before each text, by name or as it is.
-    {embedder}
-
-    Raises
-    ------
-    {errors}
-    ImportError
-        Without tokenizers. The module itself needs keybert: ``pip install "mha_native[keybert]"``.
+    {topics}
 
     Examples
     --------

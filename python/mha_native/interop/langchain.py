@@ -21,13 +21,8 @@ class MhaNativeEmbeddings(EmbedderFields, Embeddings):
 
     Parameters
     ----------
-    {model_name}
-    {prompts}
-    {embedder}
-    {kwargs}
+    {fields}
 
-    Raises
-    ------
     {errors}
 
     Notes
@@ -65,8 +60,6 @@ class MhaNativeRanker(RankerFields, BaseDocumentCompressor):
         Keep this many documents. Default: all.
     {ranker}
 
-    Raises
-    ------
     {errors}
 
     Examples
@@ -79,12 +72,7 @@ class MhaNativeRanker(RankerFields, BaseDocumentCompressor):
     [['relevance_score']]
     """
 
-    def compress_documents(
-        self,
-        documents: Sequence[Document],
-        query: str,
-        callbacks: Any = None,
-    ) -> list[Document]:
+    def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> list[Document]:
         """Return copies of the best documents, the best first, with their ``relevance_score`` in the metadata."""
         found = self._ranker.ranked("compress_documents", query, [document.page_content for document in documents])
         return [

@@ -22,17 +22,12 @@ class MhaNativeEmbedding(EmbedderFields, BaseEmbedding):
 
     Parameters
     ----------
-    {model_name}
-    {prompts}
-    {embedder}
-    {kwargs}
+    {fields}
     embed_batch_size : int, default 256
         The number of texts that LlamaIndex embeds in one call. They are packed one after another without padding.
     callback_manager, num_workers, embeddings_cache, rate_limiter
         Arguments of every embedding of LlamaIndex.
 
-    Raises
-    ------
     {errors}
 
     Notes
@@ -90,8 +85,6 @@ class MhaNativeRanker(RankerFields, BaseNodePostprocessor):
     callback_manager
         An argument of every postprocessor of LlamaIndex.
 
-    Raises
-    ------
     {errors}
 
     Notes

@@ -33,8 +33,7 @@ class TextEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     ----------
     {model}
         Default: "all-MiniLM-L6-v2".
-    prompt_name, prompt : str, optional
-        The prompt before each text, by name or as it is.
+    {prompt}
     {embedder}
 
     Attributes

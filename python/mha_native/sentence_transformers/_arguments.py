@@ -75,20 +75,14 @@ def read_arguments(
     processor_kwargs: Mapping[str, Any] | None,
     config_kwargs: Mapping[str, Any] | None,
 ) -> tuple[Formats, Any]:
-    """Read the arguments of a constructor: the formats of a model, and the most tokens of a text or None.
-
-    ``tokenizer_kwargs`` is the old name of `processor_kwargs`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For an argument that is not supported.
-    """
+    """Read the arguments of a constructor: the formats of a model, and the most tokens of a text or None."""
     if modules is not None:
         raise ValueError(f"{function}: modules must be None, as a model is read from its directory")
     check_device(function, device)
-    _check_backend(function, backend)
-    _check_config_kwargs(function, config_kwargs)
+    if backend != "torch":
+        raise ValueError(f"{function}: backend must be 'torch', which this class replaces; got {shown(backend)}")
+    config = _checked(function, "config_kwargs", config_kwargs)
+    _refuse_others(function, "config_kwargs", config, {"trust_remote_code", "attn_implementation"})
     return _read_model_kwargs(function, model_kwargs), _read_processor_kwargs(function, processor_kwargs)
 
 
@@ -119,18 +113,6 @@ def _read_processor_kwargs(function: str, processor_kwargs: Mapping[str, Any] | 
     usual = {name for name, value in given.items() if name in _USUAL_PROCESSOR and _USUAL_PROCESSOR[name] == value}
     _refuse_others(function, "processor_kwargs", given, usual | {"clean_up_tokenization_spaces", "trust_remote_code"})
     return length
-
-
-def _check_config_kwargs(function: str, config_kwargs: Mapping[str, Any] | None) -> None:
-    """Raise ValueError if `config_kwargs` change the configuration of a model."""
-    given = _checked(function, "config_kwargs", config_kwargs)
-    _refuse_others(function, "config_kwargs", given, {"trust_remote_code", "attn_implementation"})
-
-
-def _check_backend(function: str, backend: object) -> None:
-    """Raise ValueError unless `backend` is "torch", which this library replaces."""
-    if backend != "torch":
-        raise ValueError(f"{function}: backend must be 'torch', which this class replaces; got {shown(backend)}")
 
 
 def _checked(function: str, name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from ..models.heads.labels import apply_function
 from ..models.heads.score_activation import read_activation
 from ..models.text.inputs import check_text
 from ..models.text.prompts import read_settings
-from ._arguments import check_device, find_model, read_arguments
-from ._model import Model, Pool, check_pool
+from ._arguments import find_model, read_arguments
+from ._model import Model, Pool, check_processes
 from ._tensors import as_array, as_tensor, results
 
 _logger = logging.getLogger(__name__)
@@ -45,10 +45,8 @@ class CrossEncoder(Model):
         As for `SentenceTransformer`.
     model_kwargs, processor_kwargs, tokenizer_kwargs, config_kwargs
         As for `SentenceTransformer`.
-    prompts : dict of str to str, optional
-        Text before the first text of a pair, by name. They replace prompts of the model.
-    default_prompt_name : str, optional
-        The name of the default prompt. Default: as the files of the model say.
+    prompts, default_prompt_name
+        As for `SentenceTransformer`, for text before the first text of a pair.
     num_labels : int, optional
         Must be the number of labels of the model.
     max_length : int, optional
@@ -65,10 +63,8 @@ class CrossEncoder(Model):
     ----------
     activation_fn : callable
         You can set it.
-    prompts : dict of str to str
-        You can change them.
-    default_prompt_name : str, optional
-        You can set it.
+    prompts, default_prompt_name
+        As for `SentenceTransformer`.
 
     See Also
     --------
@@ -122,12 +118,11 @@ class CrossEncoder(Model):
         formats, most_tokens = read_arguments(function, modules, device, backend, *kwargs)
         if activation_fn is not None:
             _check_callable(function, activation_fn)
-        directory = find_model(
-            function, model_name_or_path, cache_folder, revision, local_files_only, token, "cross-encoder"
-        )
+        source = (model_name_or_path, cache_folder, revision, local_files_only, token)
+        directory = find_model(function, *source, organization="cross-encoder")
         with in_the_name_of(function):
             classifier = load_classifier(function, directory, TEXTS, formats.dtype, formats.weight_dtype)
-            settings = read_settings(directory, "CrossEncoder")
+            known = read_settings(directory, "CrossEncoder").prompts
             count = len(classifier.labels.names)
             if activation_fn is None:
                 activation_fn = activation_of(read_activation(directory, classifier.folder / "config.json", count))
@@ -135,9 +130,7 @@ class CrossEncoder(Model):
             raise ValueError(f"{function}: num_labels must be {count}, as in the model; got {shown(num_labels)}")
         self._classifier = classifier
         self.activation_fn = activation_fn
-        known = settings.prompts
-        name = known.default_name if default_prompt_name is None else default_prompt_name
-        self._set_prompts(function, prompts, known.by_name, name)
+        self._set_prompts(function, prompts, default_prompt_name, known)
         if max_length is not None:
             self.max_length = max_length
         elif most_tokens is not None:
@@ -167,24 +160,14 @@ class CrossEncoder(Model):
         inputs : pair, or N of them
             Two texts in a list or tuple. A long pair is cut to `max_seq_length` tokens, the longer text first.
             ``sentences`` is the old name of this argument.
-        prompt_name : str, optional
-            The name of one of `prompts`, put before the first text. Default: `default_prompt_name`.
-        prompt : str, optional
-            The prompt itself; it has priority over `prompt_name`.
-        batch_size, chunk_size : int
-            Have no effect: pairs of any length are packed one after another.
-        show_progress_bar : bool, optional
-            On standard error. Default: if messages of the level INFO are logged.
+        prompt_name, prompt
+            As for `SentenceTransformer.encode`. The prompt is put before the first text.
+        batch_size, chunk_size, show_progress_bar, convert_to_numpy, convert_to_tensor, device, pool
+            As for `SentenceTransformer.encode`.
         activation_fn : callable, optional
             The function from logits [N, L] to scores. Default: the attribute. ``activation_fct`` is the old name.
         apply_softmax : bool
             Apply a softmax to the scores of each pair, if the model has several labels.
-        convert_to_numpy, convert_to_tensor : bool
-            With `convert_to_tensor` the result is a tensor of torch. If both are False, it is a list of tensors.
-        device : {"cpu"}, or several, optional
-            One process uses all cores.
-        pool : dict, optional
-            The result of `start_multi_process_pool`; it has no effect.
         **kwargs
             Old names; ``num_workers`` has no effect.
 
@@ -202,13 +185,11 @@ class CrossEncoder(Model):
         old = _old_arguments(function, kwargs)
         inputs = old.get("inputs") if inputs is None else inputs
         activation_fn = old.get("activation_fn") if activation_fn is None else activation_fn
-        check_device(function, device)
-        check_pool(function, pool, chunk_size)
+        check_processes(function, device, pool, chunk_size)
         is_one = _is_one(inputs)
         pairs = [list(inputs) if isinstance(inputs, np.ndarray) else inputs] if is_one else _as_list(function, inputs)
         before = self._prompt(function, prompt_name, prompt)
-        logits = self._logits(f"{function}: inputs", pairs, before, batch_size, show_progress_bar)
-        scores = self._activated(function, logits, activation_fn)
+        scores = self._scores(function, "inputs", pairs, before, batch_size, show_progress_bar, activation_fn)
         if apply_softmax and scores.ndim > 1:
             scores = apply_function("softmax", scores)
         if not pairs:
@@ -263,8 +244,7 @@ class CrossEncoder(Model):
             raise ValueError(f"{function}: the model must have a single label; it has {self.num_labels}")
         old = _old_arguments(function, kwargs, {"apply_softmax", "convert_to_numpy", "convert_to_tensor"})
         activation_fn = old.get("activation_fn") if activation_fn is None else activation_fn
-        check_device(function, device)
-        check_pool(function, pool, chunk_size)
+        check_processes(function, device, pool, chunk_size)
         if not isinstance(query, str):
             raise TypeError(f"{function}: query must be a str; got {name_of_type(query)}")
         check_text(f"{function}: query", query, 0)
@@ -273,8 +253,7 @@ class CrossEncoder(Model):
             top_k = checked_size(function, "top_k", top_k)
         pairs = [(query, text) for text in texts]
         before = self._prompt(function, prompt_name, prompt)
-        logits = self._logits(f"{function}: documents", pairs, before, batch_size, show_progress_bar)
-        scores = self._activated(function, logits, activation_fn)
+        scores = self._scores(function, "documents", pairs, before, batch_size, show_progress_bar, activation_fn)
         order = sorted(range(len(texts)), key=lambda i: -float(scores[i]))[:top_k]
         ranking: list[dict[str, Any]] = [{"corpus_id": i, "score": float(scores[i])} for i in order]
         if return_documents:
@@ -282,19 +261,21 @@ class CrossEncoder(Model):
                 entry["text"] = texts[entry["corpus_id"]]
         return ranking
 
-    def _logits(
-        self, argument: str, pairs: list[Any], prompt: str, batch_size: int, show_progress_bar: bool | None
-    ) -> NDArray[np.float32]:
-        """Compute the logits [N, L] of pairs. `argument` names these in errors, after the function."""
-        checked_size(argument.partition(":")[0], "batch_size", batch_size)
+    def _scores(
+        self,
+        function: str,
+        name: str,
+        pairs: list[Any],
+        prompt: str,
+        batch_size: int,
+        show_progress_bar: bool | None,
+        activation_fn: Callable[[Any], Any] | None,
+    ) -> NDArray[Any]:
+        """Compute the scores of pairs, [N] for a single label, else [N, L]. `name` names the pairs in errors."""
+        checked_size(function, "batch_size", batch_size)
         logits = np.empty((len(pairs), self.num_labels), np.float32)
         shows = bool(pairs) and is_wanted(show_progress_bar, _logger)
-        return fill_rows(logits, self._classifier.logits(argument, pairs, prompt, None), "pairs", shows)
-
-    def _activated(
-        self, function: str, logits: NDArray[np.float32], activation_fn: Callable[[Any], Any] | None
-    ) -> NDArray[Any]:
-        """Compute the scores [N] of logits [N, 1], or [N, L]."""
+        fill_rows(logits, self._classifier.logits(f"{function}: {name}", pairs, prompt, None), "pairs", shows)
         chosen = self.activation_fn if activation_fn is None else activation_fn
         _check_callable(function, chosen)
         given = as_tensor(function, "activation_fn", logits) if _is_of_torch(chosen) else logits

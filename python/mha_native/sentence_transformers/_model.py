@@ -4,8 +4,9 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..functions.messages import listed, shown
+from ..functions.messages import in_the_name_of, listed, shown
 from ..layers._constructor_arguments import checked_size
+from ..models import SentenceEncoder
 from ..models.text.prompts import Prompts
 from ._arguments import CPU, Device, check_device
 
@@ -18,15 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Model:
-    """A model on the CPU, with prompts before the inputs.
-
-    Attributes
-    ----------
-    prompts : dict of str to str
-        Prompts by name. You can change them.
-    default_prompt_name : str, optional
-        The name of the default prompt. You can set it.
-    """
+    """A model on the CPU, with prompts before the inputs."""
 
     prompts: dict[str, str]
     default_prompt_name: str | None
@@ -71,15 +64,15 @@ class Model:
         return Prompts({}, None).chosen(function, None, prompt)
 
     def _set_prompts(
-        self, function: str, given: Mapping[str, str | None] | None, known: dict[str, str], default: str | None
+        self, function: str, given: Mapping[str, str | None] | None, default: str | None, known: Prompts
     ) -> None:
-        """Set the prompts: given prompts replace prompts of the model, unless they are None."""
-        if given is None:
-            given = {}
+        """Set the prompts and the default: arguments replace the prompts of the model, unless they are None."""
+        given = {} if given is None else given
         if not isinstance(given, Mapping) or not all(text is None or isinstance(text, str) for text in given.values()):
             raise TypeError(f"{function}: prompts must be a dict of str; got {shown(given)}")
-        self.prompts = known | {name: known.get(name, "") if text is None else text for name, text in given.items()}
-        self.default_prompt_name = default
+        texts = {name: known.by_name.get(name, "") if text is None else text for name, text in given.items()}
+        self.prompts = known.by_name | texts
+        self.default_prompt_name = known.default_name if default is None else default
         self._default_prompt(function)
 
     def _default_prompt(self, function: str) -> str:
@@ -94,8 +87,25 @@ class Model:
         return self.prompts[name] or ""
 
 
-def check_pool(function: str, pool: Pool | None, chunk_size: int | None) -> None:
-    """Raise ValueError for a pool of other processes or a wrong chunk size."""
+class EncoderLength:
+    """The length limit of classes with a `SentenceEncoder`."""
+
+    _encoder: SentenceEncoder
+
+    @property
+    def max_seq_length(self) -> int:
+        """The most tokens of a text, including special tokens. You can set it, up to the positions of the model."""
+        return self._encoder.max_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, max_seq_length: int) -> None:
+        with in_the_name_of(type(self).__name__, max_length="max_seq_length"):
+            self._encoder.max_length = max_seq_length
+
+
+def check_processes(function: str, device: object, pool: Pool | None, chunk_size: int | None) -> None:
+    """Raise ValueError for another device than the CPU, a pool of other processes, or a wrong chunk size."""
+    check_device(function, device)
     if chunk_size is not None:
         checked_size(function, "chunk_size", chunk_size)
     if pool is not None and not (isinstance(pool, dict) and pool.get("processes") == []):

@@ -14,8 +14,8 @@ from ..functions.progress import fill_rows, is_wanted
 from ..layers._constructor_arguments import checked_size
 from ..models import SentenceEncoder
 from ..models.text.inputs import checked_texts
-from ._arguments import check_device, find_model, read_arguments
-from ._model import Model, Pool, check_pool
+from ._arguments import find_model, read_arguments
+from ._model import EncoderLength, Model, Pool, check_processes
 from ._quantization import Precision, check_precision, quantize_embeddings
 from ._similarity import SimilarityFunction, checked_name
 from ._tensors import as_tensor, results
@@ -30,7 +30,7 @@ DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _logger = logging.getLogger(__name__)
 
 
-class SentenceTransformer(Model):
+class SentenceTransformer(EncoderLength, Model):
     """Embeddings of texts by a pretrained model, a drop-in for the class of sentence-transformers 6.2.
 
     Parameters
@@ -123,18 +123,11 @@ class SentenceTransformer(Model):
         kwargs = (model_kwargs, tokenizer_kwargs if processor_kwargs is None else processor_kwargs, config_kwargs)
         formats, most_tokens = read_arguments(function, modules, device, backend, *kwargs)
         self._similarity = None if similarity_fn_name is None else checked_name(function, similarity_fn_name)
-        directory = find_model(
-            function,
-            model_name_or_path,
-            cache_folder,
-            revision,
-            local_files_only,
-            use_auth_token if token is None else token,
-        )
+        token = use_auth_token if token is None else token
+        directory = find_model(function, model_name_or_path, cache_folder, revision, local_files_only, token)
         with in_the_name_of(function):
             self._encoder = SentenceEncoder.from_pretrained(directory, **formats._asdict())
-        name = self._encoder.default_prompt_name if default_prompt_name is None else default_prompt_name
-        self._set_prompts(function, prompts, self._encoder.prompts, name)
+        self._set_prompts(function, prompts, default_prompt_name, self._encoder._settings.prompts)
         if truncate_dim is not None:
             self.truncate_dim = truncate_dim
         if most_tokens is not None:
@@ -201,9 +194,8 @@ class SentenceTransformer(Model):
             If a text is not a str, or an argument is not valid.
         """
         function = f"{type(self).__name__}.encode"
-        if "sentences" in kwargs:
-            sentences = kwargs.pop("sentences")
-            inputs = sentences if inputs is None else inputs
+        sentences = kwargs.pop("sentences", None)
+        inputs = sentences if inputs is None else inputs
         checked_size(function, "batch_size", batch_size)
         if others := kwargs.keys() - {"task"}:
             raise ValueError(f"{function}: a model of this kind has no arguments {listed(sorted(others))}")
@@ -211,8 +203,7 @@ class SentenceTransformer(Model):
         if output_value not in _OUTPUTS:
             known = listed(map(repr, _OUTPUTS))
             raise ValueError(f"{function}: output_value must be one of {known}; got {shown(output_value)}")
-        check_device(function, device)
-        check_pool(function, pool, chunk_size)
+        check_processes(function, device, pool, chunk_size)
         is_one = isinstance(inputs, str)
         with in_the_name_of(function, texts="inputs"):
             given = checked_texts(function, [inputs] if is_one else inputs)
@@ -298,16 +289,6 @@ class SentenceTransformer(Model):
     def similarity_fn_name(self, similarity_fn_name: str | SimilarityFunction | None) -> None:
         given = similarity_fn_name
         self._similarity = "cosine" if given is None else checked_name(type(self).__name__, given)
-
-    @property
-    def max_seq_length(self) -> int:
-        """The most tokens of a text, including special tokens. You can set it, up to the positions of the model."""
-        return self._encoder.max_length
-
-    @max_seq_length.setter
-    def max_seq_length(self, max_seq_length: int) -> None:
-        with in_the_name_of(type(self).__name__, max_length="max_seq_length"):
-            self._encoder.max_length = max_seq_length
 
     def get_max_seq_length(self) -> int:
         """Return `max_seq_length`."""

@@ -11,6 +11,7 @@ from ..functions.messages import listed, shown
 from ._tensors import as_array, as_tensor, is_tensor
 
 Array = NDArray[Any]
+_Score = Callable[[Array, Array], Array]
 
 _LEAST_LENGTH = 1e-12  # a shorter embedding is divided by this instead of its length
 
@@ -36,13 +37,13 @@ class SimilarityFunction(Enum):
     @staticmethod
     def to_similarity_fn(similarity_function: "str | SimilarityFunction") -> Callable[[Any, Any], Any]:
         """Return the function of two collections [N, E] and [M, E] that gives scores [N, M]."""
-        score = _FULL[checked_name("SimilarityFunction.to_similarity_fn", similarity_function)]
+        score, _ = _SCORES[checked_name("SimilarityFunction.to_similarity_fn", similarity_function)]
         return lambda a, b: _scores(score, a, b, axes=2)
 
     @staticmethod
     def to_similarity_pairwise_fn(similarity_function: "str | SimilarityFunction") -> Callable[[Any, Any], Any]:
         """Return the function of two collections [N, E] that gives a score for each pair at the same index: [N]."""
-        score = _PAIRWISE[checked_name("SimilarityFunction.to_similarity_pairwise_fn", similarity_function)]
+        _, score = _SCORES[checked_name("SimilarityFunction.to_similarity_pairwise_fn", similarity_function)]
         return lambda a, b: _scores(score, a, b, axes=1)
 
     @staticmethod
@@ -52,20 +53,14 @@ class SimilarityFunction(Enum):
 
 
 def checked_name(function: str, similarity: object) -> str:
-    """Return the name of a function, given by name or as a SimilarityFunction.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown.
-    """
+    """Return the name of a function, given by name or as a SimilarityFunction. ValueError if it is unknown."""
     name: object = getattr(similarity, "value", similarity)
-    if not isinstance(name, str) or name not in _FULL:
-        raise ValueError(f"{function}: similarity_fn_name must be one of {listed(_FULL)}; got {shown(similarity)}")
+    if not isinstance(name, str) or name not in _SCORES:
+        raise ValueError(f"{function}: similarity_fn_name must be one of {listed(_SCORES)}; got {shown(similarity)}")
     return name
 
 
-def _scores(score: Callable[[Array, Array], Array], embeddings1: Any, embeddings2: Any, axes: int) -> Any:
+def _scores(score: _Score, embeddings1: Any, embeddings2: Any, axes: int) -> Any:
     """Compute the scores: a tensor if either collection is a tensor or a list of tensors, else an array."""
     a, b = _numbers("embeddings1", embeddings1), _numbers("embeddings2", embeddings2)
     dtype = np.result_type(a, b)
@@ -107,7 +102,7 @@ def _unit(rows: Array) -> Array:
     return units
 
 
-def _from_each(distance: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+def _from_each(distance: _Score) -> _Score:
     """Make a function for all pairs from a function for pairs at the same index, one row of results at a time."""
     return lambda a, b: np.stack([distance(row, b) for row in a]) if len(a) else np.empty((0, len(b)), a.dtype)
 
@@ -124,16 +119,10 @@ def _manhattan(a: Array, b: Array) -> Array:
     return -np.asarray(np.abs(a - b).sum(axis=-1))
 
 
-_FULL: dict[str, Callable[[Array, Array], Array]] = {
-    "cosine": lambda a, b: _unit(a) @ _unit(b).T,
-    "dot": lambda a, b: a @ b.T,
-    "euclidean": _from_each(_euclidean),
-    "manhattan": _from_each(_manhattan),
-}
-
-_PAIRWISE: dict[str, Callable[[Array, Array], Array]] = {
-    "cosine": lambda a, b: _dot(_unit(a), _unit(b)),
-    "dot": _dot,
-    "euclidean": _euclidean,
-    "manhattan": _manhattan,
+# For all pairs, and for pairs at the same index.
+_SCORES: dict[str, tuple[_Score, _Score]] = {
+    "cosine": (lambda a, b: _unit(a) @ _unit(b).T, lambda a, b: _dot(_unit(a), _unit(b))),
+    "dot": (lambda a, b: a @ b.T, _dot),
+    "euclidean": (_from_each(_euclidean), _euclidean),
+    "manhattan": (_from_each(_manhattan), _manhattan),
 }

@@ -7,12 +7,7 @@ from ..functions.messages import shown
 
 
 class TextTokenizer:
-    """A tokenizer with the method names of transformers. It does not cut texts.
-
-    Parameters
-    ----------
-    library : tokenizers.Tokenizer
-    """
+    """A ``tokenizers.Tokenizer``, `library`, with the method names of transformers. It does not cut texts."""
 
     def __init__(self, library: Any) -> None:
         self._library = library

@@ -25,6 +25,7 @@ from ..models.text.inputs import check_text
 from ..models.text.prompts import Settings
 from ..models.text.tokenizer import require_library
 from ._arguments import find_model, read_arguments
+from ._model import EncoderLength
 
 with needed_package("mha_native.sentence_transformers.Transformer", "sentence-transformers", "sentence-transformers"):
     import torch
@@ -43,7 +44,7 @@ _OF_THE_MODEL = ("modules.json", "config_sentence_transformers.json")
 _FORMATS = ("dtype", "torch_dtype", "weight_dtype")
 
 
-class Transformer(InputModule):
+class Transformer(EncoderLength, InputModule):
     """Vectors of tokens by this library: a first module for ``sentence_transformers.SentenceTransformer``.
 
     Parameters
@@ -107,17 +108,6 @@ class Transformer(InputModule):
             self._encoder = SentenceEncoder._of_modules(modules, is_listed, Settings(), kind, stored)
             if max_seq_length is not None:
                 self.max_seq_length = max_seq_length
-
-    @property
-    def max_seq_length(self) -> int:
-        """The most tokens of a text that count, its special tokens included. May be set, as far as there are
-        positions."""
-        return self._encoder.max_length
-
-    @max_seq_length.setter
-    def max_seq_length(self, max_seq_length: int) -> None:
-        with in_the_name_of("Transformer", max_length="max_seq_length"):
-            self._encoder.max_length = max_seq_length
 
     @property
     def dtype(self) -> str:
@@ -185,9 +175,8 @@ class Transformer(InputModule):
         """
         given = features["input_ids"]
         ids = given.cpu().numpy()
-        mask = (
-            features["attention_mask"].cpu().numpy() != 0 if "attention_mask" in features else np.ones_like(ids, bool)
-        )
+        mask = features.get("attention_mask")
+        mask = np.ones_like(ids, bool) if mask is None else mask.cpu().numpy() != 0
         if (mask[:, 1:] > mask[:, :-1]).any():
             raise ValueError("Transformer.forward: attention_mask must be ones, then zeros: padding is on the right")
         if "token_type_ids" in features and features["token_type_ids"].any():

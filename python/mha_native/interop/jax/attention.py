@@ -177,12 +177,7 @@ def dot_product_attention(
         arrays["attn_mask"] = bias if mask is None else jnp.where(mask, bias, -jnp.inf)
     if key_value_seq_lengths is not None:
         arrays["key_lengths"] = jnp.clip(_lengths(name, "key_value_seq_lengths", key_value_seq_lengths), 0, keys)
-    options = {
-        "is_causal": is_causal,
-        "scale": scale,
-        "window": _window(name, local_window_size),
-        "tokens_first": True,
-    }
+    options = {"is_causal": is_causal, "scale": scale, "window": _window(name, local_window_size), "tokens_first": True}
     names = {"attn_mask": "mask" if bias is None else "bias", "key_lengths": "key_value_seq_lengths"}
     with in_the_name_of(name, window="local_window_size", **names):
         out, residual = attend(query, key, value, arrays, options)

@@ -9,11 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._read_options import ReadOptions
+from .._read_options import BLOCK, ReadOptions
 
 Array = Any
-
-_BLOCK = 64  # queries, and keys, of an entry of block_mask
 
 
 def plain_attention(
@@ -21,19 +19,8 @@ def plain_attention(
 ) -> tuple[Array, Array]:
     """Compute the result and its lse, as `scaled_dot_product_attention` defines them.
 
-    Parameters
-    ----------
-    query : [B or 1, H, Tq, D]
-        With ``tokens_first`` among the options [B or 1, Tq, H, D], and `key`, `value` and the results likewise.
-    key : [B or 1, Hk, Tk, D]
-    value : [B or 1, Hk, Tk, Dv]
-    arrays, options : dict
-        The options that are arrays, masks with all axes; and the others.
-
-    Raises
-    ------
-    RuntimeError
-        For an option that is not read here.
+    Shapes are [B or 1, H, Tq, D], [B or 1, Hk, Tk, D] and [B or 1, Hk, Tk, Dv]; the option ``tokens_first`` swaps the
+    axes of heads and tokens. Masks have all axes. RuntimeError for an option that is not read.
     """
     given = ReadOptions({**arrays, **options})
     tokens_first = given.get("tokens_first", False)
@@ -85,21 +72,13 @@ def _scores(q: Array, k: Array, given: ReadOptions) -> Array:
 
 def _visible(shape: tuple[int, ...], given: ReadOptions) -> Array:
     """Return which keys each query sees, broadcastable to `shape`."""
-    visible = jnp.ones((1, 1, 1, 1), bool)
-    distances = _distances(shape, given)
-    if given.get("is_causal"):
-        visible &= distances <= 0
-    left, right = given.get("window", (-1, -1))
-    if left >= 0:
-        visible &= distances >= -left
-    if right >= 0:
-        visible &= distances <= right
+    visible = given.in_reach(jnp.ones((1, 1, 1, 1), bool), _distances(shape, given))
     if (lengths := given.get("key_lengths")) is not None:
         visible &= jnp.arange(shape[3]) < lengths.reshape(-1, 1, 1, 1)
     if (key_mask := given.get("key_mask")) is not None:
         visible &= key_mask[:, None, None, :]
     if (block_mask := given.get("block_mask")) is not None:
-        blocks = jnp.repeat(jnp.repeat(block_mask, _BLOCK, axis=2), _BLOCK, axis=3)
+        blocks = jnp.repeat(jnp.repeat(block_mask, BLOCK, axis=2), BLOCK, axis=3)
         visible &= blocks[:, :, : shape[2], : shape[3]]
     mask = given.get("attn_mask")
     return visible & mask if mask is not None and mask.dtype == bool else visible

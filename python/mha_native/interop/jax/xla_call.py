@@ -26,6 +26,7 @@ _TOKENS_FIRST = "tokens_first"  # [B, T, H, D] in place of [B, H, T, D], and an 
 # Options with an entry for each batch element; other options have no batch axis.
 _BROADCAST = {"attn_mask": 4, "block_mask": 4, "key_mask": 2, "alibi_slopes": 2}  # by rank; the first axis may be 1
 _PER_BATCH = frozenset({"query_offset", "key_lengths"})
+_WITH_BATCH = _BROADCAST.keys() | _PER_BATCH
 
 # A position before all keys, in every integer type of offsets.
 _NO_KEYS = -(2**31)
@@ -34,15 +35,10 @@ jax.ffi.register_ffi_target(_TARGET, xla_attention(), platform="cpu")
 
 
 def attend(query: Array, key: Array, value: Array, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Compute the result and its lse.
+    """Compute the result and its lse, of inputs [B, H, T, D], [H, T, D] or [T, D].
 
-    Parameters
-    ----------
-    query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
-        With ``tokens_first`` among the options, the axes of heads and tokens are swapped everywhere except in masks.
-    key, value : as many axes
-    arrays, options : dict
-        Options of `scaled_dot_product_attention`. None stands for the default.
+    The option ``tokens_first`` swaps the axes of heads and tokens everywhere except in masks. None stands for the
+    default of an option.
     """
     given = {name: array for name, array in arrays.items() if array is not None}
     static = tuple(sorted((name, _constant(value)) for name, value in options.items() if value is not None))
@@ -135,7 +131,7 @@ def _mapped(options: Options) -> Callable[..., Any]:
     def rule(size: int, is_mapped: Any, query: Array, key: Array, value: Array, arrays: Arrays) -> Any:
         *_, mapped_arrays = is_mapped
         inputs = (query, key, value, arrays)
-        if any(mapped_arrays[name] for name in arrays if name not in _BROADCAST and name not in _PER_BATCH):
+        if any(mapped_arrays[name] for name in arrays.keys() - _WITH_BATCH):
             results = _one_by_one(call, is_mapped, inputs)
         else:
             results = tuple(x.reshape(size, -1, *x.shape[1:]) for x in call(*_merged(size, is_mapped, inputs)))
@@ -172,16 +168,12 @@ def _merged(size: int, is_mapped: Any, inputs: Any) -> Any:
         return jnp.broadcast_to(array, (size, batch, *array.shape[2:])).reshape(size * batch, *array.shape[2:])
 
     keys_are_mapped = key_is_mapped or value_is_mapped or key.shape[0] > 1
+    with_batch = {name: array for name, array in arrays.items() if name in _WITH_BATCH}
     return (
         merge(query, query_is_mapped, not keys_are_mapped),
         merge(key, key_is_mapped, keys_are_mapped),
         merge(value, value_is_mapped, keys_are_mapped),
-        {
-            name: merge(array, mapped_arrays[name], name in _PER_BATCH)
-            if name in _BROADCAST or name in _PER_BATCH
-            else array
-            for name, array in arrays.items()
-        },
+        arrays | {name: merge(x, mapped_arrays[name], name in _PER_BATCH) for name, x in with_batch.items()},
     )
 
 
@@ -199,9 +191,6 @@ def _lowered(query: Array, key: Array, value: Array, arrays: Arrays, options: Op
         # An offset may also be a number, which is another attribute.
         attributes["query_offsets" if name == "query_offset" else name] = np.int64(place)
     shape = (max(query.shape[0], key.shape[0]), *query.shape[1:3])
-    score_dtype = jnp.promote_types(query.dtype, np.float32)
-    results = (
-        jax.ShapeDtypeStruct((*shape, value.shape[3]), query.dtype),
-        jax.ShapeDtypeStruct(shape, score_dtype),
-    )
-    return jax.ffi.ffi_call(_TARGET, results)(query, key, value, *arrays.values(), **attributes)
+    out = jax.ShapeDtypeStruct((*shape, value.shape[3]), query.dtype)
+    lse = jax.ShapeDtypeStruct(shape, jnp.promote_types(query.dtype, np.float32))
+    return jax.ffi.ffi_call(_TARGET, (out, lse))(query, key, value, *arrays.values(), **attributes)

@@ -80,27 +80,11 @@ def scaled_dot_product_attention(
     >>> key.grad.shape
     torch.Size([2, 8, 5, 64])
     """
-    _refuse_tangents(query, key, value, attn_mask, alibi_slopes, position_bias, sinks)
+    differentiable = (query, key, value, attn_mask, alibi_slopes, position_bias, sinks)
+    _refuse_tangents(*differentiable)
     start, starts = (0, query_offset) if isinstance(query_offset, torch.Tensor) else (query_offset, None)
-    out, lse = operator(
-        query,
-        key,
-        value,
-        attn_mask,
-        alibi_slopes,
-        position_bias,
-        sinks,
-        starts,
-        key_lengths,
-        key_mask,
-        block_mask,
-        is_causal,
-        start,
-        window,
-        scale,
-        softcap,
-        num_threads,
-    )
+    masks = (starts, key_lengths, key_mask, block_mask, is_causal, start, window)
+    out, lse = operator(*differentiable, *masks, scale, softcap, num_threads)
     return (out, lse) if return_lse else out
 
 

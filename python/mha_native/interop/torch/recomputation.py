@@ -5,33 +5,16 @@ from __future__ import annotations
 import torch
 
 from ...functions.options import ScoreOptions
-from .._read_options import ReadOptions
-
-_BLOCK = 64  # queries, and keys, of an entry of block_mask
+from .._read_options import BLOCK, ReadOptions
 
 
 def attention_by_torch(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute `mha_native.scaled_dot_product_attention` and its `lse`.
+    """Compute `mha_native.scaled_dot_product_attention` of tensors and its `lse`.
 
-    Parameters
-    ----------
-    query : [B, H, Tq, D], [H, Tq, D] or [Tq, D]
-    key, value : [B, Hk, Tk, D] and [B, Hk, Tk, Dv], likewise
-    options : dict
-        Arrays among them are tensors of torch.
-
-    Returns
-    -------
-    out : [B, H, Tq, Dv]
-        Of the rank and dtype of `query`.
-    lse : [B, H, Tq]
-
-    Raises
-    ------
-    RuntimeError
-        For an option that is not read here.
+    `query` is [B, H, Tq, D], [H, Tq, D] or [Tq, D]; other tensors and results have this rank, `out` also this dtype.
+    RuntimeError for an option that is not read.
     """
     given = ReadOptions(options)
     rank, wide = query.ndim, torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -76,20 +59,13 @@ def _each_sequence(number: int | torch.Tensor) -> int | torch.Tensor:
 def _seen(distance: torch.Tensor, given: ReadOptions) -> torch.Tensor:
     """Return which keys each query sees: [B or 1, Tq, Tk] or [B or 1, H or 1, Tq, Tk]."""
     queries, keys = distance.shape[-2:]
-    seen = torch.ones_like(distance, dtype=torch.bool)[(None,) * (3 - distance.ndim)]
-    if given.get("is_causal"):
-        seen = seen & (distance <= 0)
-    left, right = given.get("window") or (-1, -1)
-    if left >= 0:
-        seen = seen & (distance >= -left)
-    if right >= 0:
-        seen = seen & (distance <= right)
+    seen = given.in_reach(torch.ones_like(distance, dtype=torch.bool)[(None,) * (3 - distance.ndim)], distance)
     if (lengths := given.get("key_lengths")) is not None:
         seen = seen & (torch.arange(keys, device=seen.device) < lengths[:, None, None])
     if (key_mask := given.get("key_mask")) is not None:
         seen = seen & torch.atleast_2d(key_mask)[:, None]
     if (blocks := given.get("block_mask")) is not None:
-        pairs = blocks.repeat_interleave(_BLOCK, -2).repeat_interleave(_BLOCK, -1)[..., :queries, :keys]
+        pairs = blocks.repeat_interleave(BLOCK, -2).repeat_interleave(BLOCK, -1)[..., :queries, :keys]
         seen = seen[:, None] & pairs[(None,) * (4 - pairs.ndim)]
     if (mask := given.get("attn_mask")) is not None and mask.dtype == torch.bool:
         seen = (seen if seen.ndim == 4 else seen[:, None]) & mask

@@ -29,24 +29,11 @@ def attention(
     cache: Any = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Compute attention for a layer of a model, as an `AttentionInterface` of transformers.
+    """Compute attention for a layer of a model, as an `AttentionInterface` of transformers: [B, Tq, H, Dv], and None.
 
-    Parameters
-    ----------
-    query : [B, H, Tq, D]
-    key : [B, Hk, Tk, D]
-    value : [B, Hk, Tk, Dv]
-    attention_mask : StructuredMask, boolean or additive, broadcastable to [B, H, Tq, Tk], optional
-        The result of `mask`, or a mask of the caller. Without a mask, several queries of a causal layer see the keys up
-        to their own position.
-    position_bias : broadcastable to [B, H, Tq, Tk], optional
-    s_aux : [H], optional
-        Sinks.
-
-    Returns
-    -------
-    out : [B, Tq, H, Dv]
-    weights : None
+    Shapes are [B, H, Tq, D], [B, Hk, Tk, D] and [B, Hk, Tk, Dv]. `attention_mask`, a result of `mask` or of the caller,
+    and `position_bias` broadcast to [B, H, Tq, Tk]; `s_aux` are sinks, [H]. Without a mask, several queries of a causal
+    layer see the keys up to their own position.
     """
     if dropout:
         raise RuntimeError(f"{_NAME}: dropout is not computed, got {dropout}; call model.eval(), or set it to 0")

@@ -15,34 +15,23 @@ from ...layers.encoder import EncoderLayer
 _ROOM = 64
 
 
+def _tensor(i: int) -> Any:
+    """Make the property of a layer for its keys, i = 0, or values, i = 1: a tensor [B, Hk, T, D] or None."""
+    return property(lambda layer: layer._taken_out()[i], lambda layer, tensor: layer._put(i, tensor))
+
+
 class NativeCacheLayer(DynamicLayer):
     """The keys and values of one layer: in a `KVCache` while layers of this library append to it, else in tensors.
 
     It inherits other operations of `DynamicLayer`, on copies in tensors. A layer with a window keeps all tokens, too.
     """
 
+    keys, values = _tensor(0), _tensor(1)
+
     def __init__(self) -> None:
         self._native: TokenCache | None = None
         self._tensors: list[torch.Tensor | None] = [None, None]
         super().__init__()
-
-    @property
-    def keys(self) -> torch.Tensor | None:
-        """[B, Hk, T, D]."""
-        return self._taken_out()[0]
-
-    @keys.setter
-    def keys(self, tensor: torch.Tensor | None) -> None:
-        self._put(0, tensor)
-
-    @property
-    def values(self) -> torch.Tensor | None:
-        """[B, Hk, T, Dv]."""
-        return self._taken_out()[1]
-
-    @values.setter
-    def values(self, tensor: torch.Tensor | None) -> None:
-        self._put(1, tensor)
 
     def with_room(self, layer: EncoderLayer, batch: int, count: int) -> TokenCache | None:
         """Return a cache with room for `count` more tokens; None if the contents do not fit `layer` and `batch`."""

@@ -23,13 +23,7 @@ _OF_NO_EFFECT = frozenset({"use_cache", "cache_position", "output_hidden_states"
 
 
 class Turns:
-    """The rotary positions of the layers of one type, as their model computes them.
-
-    Parameters
-    ----------
-    cos, sin : [P, R / 2]
-        Of positions 0 to P - 1.
-    """
+    """The rotary positions of the layers of one type: `cos` and `sin`, [P, R / 2], of positions 0 to P - 1."""
 
     def __init__(self, cos: torch.Tensor, sin: torch.Tensor) -> None:
         self.table = RotaryEmbedding(cos, sin)
@@ -37,14 +31,10 @@ class Turns:
         self._last: tuple[Any, NDArray[np.int64] | None] = (None, None)
 
     def positions_of(self, embeddings: Any, position_ids: torch.Tensor | None) -> NDArray[np.int64] | None:
-        """The positions by which the layers of one call turn: [T] or [B, T]; None if they are not in the table.
+        """Return the positions of one call, [T] or [B, T]; None if they are not in the table.
 
-        Parameters
-        ----------
-        embeddings : (cos, sin), each [B or 1, T, R]
-            Which the model has computed once for all of its layers.
-        position_ids : [B or 1, T], optional
-            Default: 0 to T - 1.
+        The model has computed `embeddings`, (cos, sin) of [B or 1, T, R], once for all of its layers. By default
+        `position_ids`, [B or 1, T], are 0 to T - 1.
         """
         cos = embeddings[0]
         if self._last[0] is not cos:
@@ -66,12 +56,7 @@ class Turns:
 class Neighbours:
     """The state that the layers of one model share.
 
-    Attributes
-    ----------
-    config
-        The configuration of the model.
-    implementation : str
-        The attention implementation of replaced layers. With another implementation the layers of torch compute.
+    If the attention implementation in `config` is not `implementation`, the layers of torch compute.
     """
 
     def __init__(self, config: Any, implementation: str) -> None:
@@ -98,22 +83,10 @@ class Neighbours:
 
 
 class LayerForward:
-    """The replacement of the method ``forward`` of one layer. The layer itself is not changed.
+    """The replacement of the method ``forward`` of layer `i` of a model. The layer itself is not changed.
 
-    Parameters
-    ----------
-    layer : torch.nn.Module
-    make : function
-        Makes the equivalent layer of this library, or raises ValueError.
-    i : int
-        The index of the layer.
-    neighbours : Neighbours
-    options : dict
-        Its score options without the window, which masks have.
-    turns : Turns, optional
-        Its rotary positions.
-    is_causal : bool
-        Whether it is a layer of a decoder.
+    `make` returns the equivalent layer of this library, or raises ValueError. `options` are its score options; its
+    window is in the masks. A layer of a decoder `is_causal`.
     """
 
     def __init__(
@@ -189,7 +162,7 @@ class LayerForward:
         return out
 
     def _is_in_charge(self, x: torch.Tensor) -> bool:
-        """Whether this is a call that only wants the result, of a model that has not been told to compute otherwise."""
+        """Return whether a call needs only the result, and the model uses the implementation of this library."""
         if self._layer.training or self._neighbours.config._attn_implementation != self._neighbours.implementation:
             return False
         if torch.is_grad_enabled() and (x.requires_grad or any(weight[2].requires_grad for weight in self._weights)):
@@ -199,10 +172,10 @@ class LayerForward:
             return False
         # Hooks that collect outputs of attention find none, as with any implementation but "eager".
         hooks = [hook for of in self._hooks for hook in of.values()] if any(self._hooks) else []
-        return not any(map(_is_of_a_user, hooks))
+        return all(getattr(hook, "__module__", None) == output_capturing.__name__ for hook in hooks)
 
     def _current(self) -> EncoderLayer | None:
-        """The layer with the weights that the model has now, if there is one."""
+        """Return the layer with the current weights of the model; None if there is no equivalent layer."""
         for modules, name, child in self._children:
             if modules.get(name) is not child:
                 break
@@ -217,8 +190,3 @@ class LayerForward:
         except ValueError:
             return None
         return self._native
-
-
-def _is_of_a_user(hook: Any) -> bool:
-    is_of_transformers: bool = getattr(hook, "__module__", None) == output_capturing.__name__
-    return not is_of_transformers

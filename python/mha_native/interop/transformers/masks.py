@@ -22,17 +22,10 @@ class StructuredMask(torch.Tensor):
 
     Attention reads `options` if the model passes the mask on unchanged. Any other operation converts the mask to a
     tensor with elements, and `options` is None from then on.
-
-    Attributes
-    ----------
-    options : dict or None
-        The equivalent score options of this library.
-    sizes : (int, int, int)
-        B, Tq and Tk.
     """
 
-    options: dict[str, Any] | None
-    sizes: tuple[int, int, int]
+    options: dict[str, Any] | None  # the equivalent score options of this library
+    sizes: tuple[int, int, int]  # B, Tq and Tk
     _make_dense: Callable[[], torch.Tensor]
     _dense: torch.Tensor | None
 
@@ -90,17 +83,10 @@ def mask(
     use_vmap: bool = False,
     **others: Any,
 ) -> torch.Tensor | None:
-    """Make the `attention_mask` of the layers of a model, as an `AttentionMaskInterface` of transformers.
+    """Make the mask [B, 1, Tq, Tk] of the layers of a model, as an `AttentionMaskInterface` of transformers.
 
-    Parameters
-    ----------
-    attention_mask : boolean [B, S], optional
-        Padding: False for tokens that no query sees.
-
-    Returns
-    -------
-    mask : StructuredMask, boolean [B, 1, Tq, Tk], or None
-        None: every query sees every key, or in a causal layer the keys up to its position.
+    `attention_mask`, boolean [B, S], is False for tokens that no query sees. None as the result means that every query
+    sees every key, or in a causal layer the keys up to its position.
     """
     arguments = {
         "batch_size": batch_size,
@@ -145,13 +131,8 @@ def reach_of(mask_function: Callable[..., Any]) -> Reach | None:
         return -1, -1
     if getattr(mask_function, "__module__", None) != masking_utils.__name__:
         return None
-    captured = dict(
-        zip(
-            mask_function.__code__.co_freevars,
-            (cell.cell_contents for cell in mask_function.__closure__ or ()),
-            strict=True,
-        )
-    )
+    contents = [cell.cell_contents for cell in mask_function.__closure__ or ()]
+    captured = dict(zip(mask_function.__code__.co_freevars, contents, strict=True))
     maker = mask_function.__qualname__.partition(".")[0]
     if maker == "sliding_window_overlay":
         return captured["sliding_window"] - 1, -1
@@ -210,14 +191,8 @@ def options_of_layer(
 ) -> dict[str, Any] | None:
     """Return the options of a layer, whose queries are the last keys; None if layers have no equivalent options.
 
-    Parameters
-    ----------
-    mask : StructuredMask, boolean or additive, broadcastable to [B, H, Tq, Tk], optional
-        Without a mask, several queries of a causal layer see the keys up to their own position.
-    sizes : (int, int, int)
-        B, Tq and Tk.
-    over_cache : bool
-        The layer reads keys of a cache, which determines the positions of queries and takes no lengths.
+    The `mask` is structured, boolean or additive, and broadcasts to [B, H, Tq, Tk]; `sizes` are B, Tq and Tk. Without a
+    mask, several queries of a causal layer see the keys up to their own position. A cache takes no lengths.
     """
     _, queries, keys = sizes
     if mask is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -128,46 +129,34 @@ def _turns(rotary: Any, kind: str, count: int) -> Turns:
     return Turns(cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous())
 
 
-class Maker:
-    """A function from layer i of a model of transformers to the same layer of this library.
+def native_layer(layers: Layers, i: int, turns: Turns | None, layer: Any) -> EncoderLayer:
+    """Return the equivalent of `layer`, layer i of a model of transformers.
 
-    Parameters
-    ----------
-    layers : Layers
-    i : int
-    turns : Turns, optional
+    The message of a ValueError is the reason why `layer` may compute something else.
     """
-
-    def __init__(self, layers: Layers, i: int, turns: Turns | None) -> None:
-        self._names, self._block, self._i = layers.names, layers.stack.blocks[i], i
-        self._turns = turns
-
-    def __call__(self, layer: Any) -> EncoderLayer:
-        """ValueError, which says why, if the layer may compute something else."""
-        _check_class(layer)
-        prefix = self._names.layer.format(self._i)
-        weights = {prefix + name: x for name, x in layer.named_parameters(remove_duplicate=False)}
-        expected = dict(self._names.shapes(self._block, self._i))
-        if odd := sorted(weights.keys() ^ expected.keys()):
-            raise ValueError(f"its parameters are not those of its family: {odd[0].removeprefix(prefix)}")
-        for name, shape in expected.items():
-            if tuple(weights[name].shape) != shape:
-                raise ValueError(f"{name.removeprefix(prefix)} is {list(weights[name].shape)}, and not {list(shape)}")
-        dtypes, kinds = {x.dtype for x in weights.values()}, {type(x.data) for x in weights.values()}
-        if len(dtypes) > 1 or kinds != {torch.Tensor} or not all(x.is_cpu for x in weights.values()):
-            raise ValueError("its weights are not dense tensors of one dtype on the CPU")
-        if any(x.is_inference() for x in weights.values()):
-            raise ValueError("its weights were made under torch.inference_mode, where changes of them are not counted")
-        arrays = {name: _array(name.removeprefix(prefix), x.detach()) for name, x in weights.items()}
-        dtype = next(iter(arrays.values())).dtype
-        state = self._names.read(self._block, self._i, arrays, dtype)
-        tables = {}
-        if self._turns is not None and self._block.rotary is not None:
-            # Angles of any dtype are computed in float32 by transformers, and so are those of the table.
-            tables[self._block.rotary] = self._turns.table._for_layers_in(dtype)
-        native = make_layer(self._block, state, tables, dtype, str(dtypes.pop()).removeprefix("torch."))
-        assert isinstance(native, EncoderLayer)  # blocks that read a memory have been refused
-        return native
+    _check_class(layer)
+    names, block = layers.names, layers.stack.blocks[i]
+    prefix = names.layer.format(i)
+    weights = {prefix + name: x for name, x in layer.named_parameters(remove_duplicate=False)}
+    expected = dict(names.shapes(block, i))
+    if odd := sorted(weights.keys() ^ expected.keys()):
+        raise ValueError(f"its parameters are not those of its family: {odd[0].removeprefix(prefix)}")
+    for name, shape in expected.items():
+        if tuple(weights[name].shape) != shape:
+            raise ValueError(f"{name.removeprefix(prefix)} is {list(weights[name].shape)}, and not {list(shape)}")
+    dtypes, kinds = {x.dtype for x in weights.values()}, {type(x.data) for x in weights.values()}
+    if len(dtypes) > 1 or kinds != {torch.Tensor} or not all(x.is_cpu for x in weights.values()):
+        raise ValueError("its weights are not dense tensors of one dtype on the CPU")
+    if any(x.is_inference() for x in weights.values()):
+        raise ValueError("its weights were made under torch.inference_mode, where changes of them are not counted")
+    arrays = {name: _array(name.removeprefix(prefix), x.detach()) for name, x in weights.items()}
+    dtype = next(iter(arrays.values())).dtype
+    state = names.read(block, i, arrays, dtype)
+    # transformers computes angles in float32 for every dtype, as the table does.
+    tables = {} if turns is None or block.rotary is None else {block.rotary: turns.table._for_layers_in(dtype)}
+    native = make_layer(block, state, tables, dtype, str(dtypes.pop()).removeprefix("torch."))
+    assert isinstance(native, EncoderLayer)  # blocks that read a memory have been refused
+    return native
 
 
 def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
@@ -203,7 +192,7 @@ def accelerated(model: Any) -> tuple[list[str], dict[str, str]]:
         if name not in parts:
             kept[name] = "there is no such layer"
             continue
-        make = Maker(layers, i, turns[i])
+        make = functools.partial(native_layer, layers, i, turns[i])
         try:
             forwards[name] = LayerForward(parts[name], make, i, neighbours, block.options, turns[i], is_causal)
         except ValueError as error:
