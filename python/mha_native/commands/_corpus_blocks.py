@@ -21,26 +21,14 @@ KINDS = (".txt", ".jsonl", ".parquet")
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a file.
+    """A part of a file. A file with another size or time has other blocks."""
 
-    Attributes
-    ----------
-    file : str
-        Its path inside the folder of the corpus, with slashes.
-    index : int
-        The number of the block in its file, from 0.
-    first, end : int
-        The bytes in which its lines begin; of a Parquet file, its rows.
-    size, modified : int
-        Bytes of the whole file, and when it was changed, in nanoseconds: another file has other blocks.
-    """
-
-    file: str
-    index: int
-    first: int
+    file: str  # its path inside the folder of the corpus, with slashes
+    index: int  # the number of the block in its file, from 0
+    first: int  # to `end`: the bytes in which its lines begin, or the rows of a Parquet file
     end: int
-    size: int
-    modified: int
+    size: int  # bytes of the whole file
+    modified: int  # when the file was changed, in nanoseconds
 
     @property
     def output(self) -> str:

@@ -22,18 +22,12 @@ from .tensor_names import StackNames
 
 
 class OpenModel(NamedTuple):
-    """The files of a model, and the computation that they describe. Weights are read by `load`.
-
-    Attributes
-    ----------
-    optional : set of str
-        The tensors in the files that a model of this family may lack.
-    """
+    """The files of a model, and the computation that they describe. Weights are read by `load`."""
 
     source: Source
     family: Family
     config: ModelConfig
-    optional: frozenset[str]
+    optional: frozenset[str]  # the tensors in the files that a model of this family may lack
 
     def tensors(self, further: Iterable[tuple[str, tuple[int, ...]]] = ()) -> AbstractContextManager[Tensors]:
         """Return the tensors of the model, and `further` ones by names and shapes, after checks of all of them."""

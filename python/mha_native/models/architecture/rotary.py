@@ -25,24 +25,12 @@ _ROWS = 4096
 
 
 class RotaryConfig(NamedTuple):
-    """The angles of the rotation of the first features of each head.
+    """The angles of the rotation of the first features of each head."""
 
-    Attributes
-    ----------
-    frequencies : tuple of float, R / 2 of them
-        Pair i turns by ``position * frequencies[i]``.
-    max_positions : int
-        P.
-    attention_factor : float
-        The factor of cosines and sines.
-    interleaved : bool
-        Whether pairs are neighbours, not one feature of each half of the R.
-    """
-
-    frequencies: tuple[float, ...]
-    max_positions: int
-    attention_factor: float = 1.0
-    interleaved: bool = False
+    frequencies: tuple[float, ...]  # R / 2: pair i turns by ``position * frequencies[i]``
+    max_positions: int  # P
+    attention_factor: float = 1.0  # the factor of cosines and sines
+    interleaved: bool = False  # whether pairs are neighbours, not one feature of each half of the R
 
     def table(self, dtype: DTypeLike = np.float32) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return cosines and sines, [P, R / 2] each, computed in float64."""
@@ -57,24 +45,12 @@ class RotaryConfig(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """The inputs of a rule of scaling.
-
-    Attributes
-    ----------
-    entries : Entries
-        The entries for the rule.
-    trained_positions : int
-        ``max_position_embeddings``.
-    max_positions : int
-        The largest number of tokens that the model is opened for.
-    base : float
-        The base of the frequencies.
-    """
+    """The inputs of a rule of scaling."""
 
     entries: Entries
-    trained_positions: int
-    max_positions: int
-    base: float
+    trained_positions: int  # ``max_position_embeddings``
+    max_positions: int  # the largest number of tokens that the model is opened for
+    base: float  # of the frequencies
 
     @property
     def original_positions(self) -> int:

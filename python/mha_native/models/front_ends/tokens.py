@@ -38,15 +38,10 @@ class TokensConfig(NamedTuple):
 
 
 class TokensNames(NamedTuple):
-    """The names of the tensors of `TokensConfig`. A family can lack all but the word table.
+    """The names of the tensors of `TokensConfig`. A family can lack all but the word table."""
 
-    Attributes
-    ----------
-    words : tuple of str
-        The word table. In a model of several stacks each stack can have a copy; the first one counts, and the others
-        must be equal. A model of one stack reads the first name.
-    """
-
+    # The word table. In a model of several stacks each stack can have a copy; the first one counts, and the others must
+    # be equal. A model of one stack reads the first name.
     words: tuple[str, ...] = ("embed_tokens.weight",)
     positions: str = ""
     token_types: str = ""

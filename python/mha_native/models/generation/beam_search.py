@@ -20,27 +20,14 @@ _MOST_PENALTY = 16
 
 
 class SpecialTokens(NamedTuple):
-    """Tokens that begin and end generated texts.
+    """Tokens that begin and end generated texts."""
 
-    Attributes
-    ----------
-    start : int
-        The token that the decoder reads before the first one.
-    ends : tuple of int
-        Each of them ends a text, as its last token.
-    forced_first : int, optional
-        The first token, whatever its probability.
-    forced_last : tuple of int
-        One of them is the last token of a text of the greatest length; if empty, any token.
-    never : tuple of int
-        Tokens that are written only where they are forced.
-    """
-
-    start: int
-    ends: tuple[int, ...]
-    forced_first: int | None = None
+    start: int  # the token that the decoder reads before the first one
+    ends: tuple[int, ...]  # each of them ends a text, as its last token
+    forced_first: int | None = None  # the first token, whatever its probability
+    # One of them is the last token of a text of the greatest length; if empty, any token.
     forced_last: tuple[int, ...] = ()
-    never: tuple[int, ...] = ()
+    never: tuple[int, ...] = ()  # tokens that are written only where they are forced
 
 
 class SearchKeywords(TypedDict, total=False):
@@ -99,18 +86,10 @@ class BeamRules(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A text that a search has found.
+    """A text that a search has found."""
 
-    Attributes
-    ----------
-    score : float
-        The logarithm of its probability, divided by its number of tokens to the power of the length penalty.
-    tokens : int64 [n]
-        Without the start.
-    """
-
-    score: float
-    tokens: NDArray[np.int64]
+    score: float  # the logarithm of its probability, divided by its number of tokens to the power of the length penalty
+    tokens: NDArray[np.int64]  # [n]: without the start
 
 
 class BeamSearch:

@@ -117,40 +117,22 @@ class GenerationStatistics(NamedTuple):
 
 
 class NewTokens(NamedTuple):
-    """Tokens that one call of a model appends to caches.
+    """Tokens that one call of a model appends to caches."""
 
-    Attributes
-    ----------
-    tokens, places : [N]
-        All tokens of the first sequence, then those of the next one; their places in their sequences.
-    cu_seqlens : [n + 1]
-        Where the tokens of each sequence begin and end.
-    slots : [n]
-        The slots of the sequences in the caches, in ascending order unless the caches are paged.
-    """
-
-    tokens: NDArray[np.int64]
-    places: NDArray[np.int64]
-    cu_seqlens: NDArray[np.int64]
+    tokens: NDArray[np.int64]  # [N]: all tokens of the first sequence, then all tokens of the next one
+    places: NDArray[np.int64]  # [N]: the places of tokens in their sequences
+    cu_seqlens: NDArray[np.int64]  # [n + 1]: where the tokens of each sequence begin and end
+    # [n]: the slots of the sequences in the caches, in ascending order unless the caches are paged.
     slots: NDArray[np.int64]
 
 
 class CachedModel(NamedTuple):
-    """The parts of a model that the engine uses.
+    """The parts of a model that the engine uses."""
 
-    Attributes
-    ----------
-    layers : layers
-        Each makes its own cache.
-    read : function
-        From new tokens, and the caches of all layers, to which it appends them, to vectors [N, E] of the last layer.
-    logits : function
-        From rows [n, E] to logits [n, V] in float32 or float64.
-    """
-
-    layers: Sequence[Any]
+    layers: Sequence[Any]  # each makes its own cache
+    # From new tokens, and the caches of all layers, to which it appends them, to vectors [N, E] of the last layer.
     read: Callable[[NewTokens, list[Any]], NDArray[Any]]
-    logits: Callable[[NDArray[Any]], NDArray[Any]]
+    logits: Callable[[NDArray[Any]], NDArray[Any]]  # from rows [n, E] to logits [n, V] in float32 or float64
 
 
 class Caches:

@@ -18,22 +18,12 @@ from .text_stream import TextStream
 
 
 class TextGenerator(NamedTuple):
-    """A language model with its tokenizer: the parts that `CausalLM` and `serving.Batcher` share.
-
-    Attributes
-    ----------
-    model : Model
-    tokenizer : Tokenizer
-    end_tokens : set of int
-        Each of them ends a text.
-    keep : function
-        Gets the statistics of a generation after each step.
-    """
+    """A language model with its tokenizer: the parts that `CausalLM` and `serving.Batcher` share."""
 
     model: Any
     tokenizer: Tokenizer
-    end_tokens: frozenset[int]
-    keep: Callable[[GenerationStatistics], object]
+    end_tokens: frozenset[int]  # each of them ends a text
+    keep: Callable[[GenerationStatistics], object]  # gets the statistics of a generation after each step
 
     def prompts(
         self, function: str, argument: str, given: Any, *, special: bool = True

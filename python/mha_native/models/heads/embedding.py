@@ -12,23 +12,12 @@ from .pooling import Pooling, read_pooling, scaled_to_length_1
 
 
 class HeadConfig(NamedTuple):
-    """The modules after the transformer, as their files describe them.
-
-    Attributes
-    ----------
-    pooling : Pooling
-    steps : tuple of DenseConfig or None
-        The modules after the pooling, in order; None scales to length 1.
-    normalize : bool
-        Whether embeddings are scaled to length 1 at the end.
-    features : int
-        Width of an embedding.
-    """
+    """The modules after the transformer, as their files describe them."""
 
     pooling: Pooling
-    steps: tuple[DenseConfig | None, ...]
-    normalize: bool
-    features: int
+    steps: tuple[DenseConfig | None, ...]  # the modules after the pooling, in order; None scales to length 1
+    normalize: bool  # whether embeddings are scaled to length 1 at the end
+    features: int  # width of an embedding
 
 
 def read_head(modules: list[Module], embed_dim: int) -> HeadConfig:

@@ -57,30 +57,17 @@ _GPT2 = {
 
 
 class Architecture(NamedTuple):
-    """Models with the same layout in GGUF files.
+    """Models with the same layout in GGUF files."""
 
-    Attributes
-    ----------
-    model_type : str
-        The entry of config.json.
-    names : dict of str to str
-        The names of tensors in transformers, without the prefix of a model with a head, by their names in the file.
-    fixed : dict
-        Entries of config.json with the same value in all these models.
-    turns_neighbours : bool
-        Rows of queries and keys have the order for interleaved pairs: feature i of the first half of a head is row 2 i,
-        and feature i of the second half is row 2 i + 1.
-    norms_add_one : bool
-        Norms multiply with 1 plus the weight in transformers, and the file holds the sum.
-    transposed : set of str
-        Matrices with the shape [in, out] in transformers, by the ends of their names in the file.
-    """
-
-    model_type: str
+    model_type: str  # in config.json
+    # The names of tensors in transformers, without the prefix of a model with a head, by their names in the file.
     names: Mapping[str, str]
-    fixed: Mapping[str, Any]
+    fixed: Mapping[str, Any]  # entries of config.json with the same value in all these models
+    # Rows of queries and keys have the order for interleaved pairs: feature i of the first half of a head is row 2 i,
+    # and feature i of the second half is row 2 i + 1.
     turns_neighbours: bool = False
-    norms_add_one: bool = False
+    norms_add_one: bool = False  # norms multiply with 1 plus the weight in transformers, and the file holds the sum
+    # Matrices with the shape [in, out] in transformers, by the ends of their names in the file.
     transposed: frozenset[str] = frozenset()
 
     def name_in_file(self, name: str) -> str:
