@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..functions.messages import listed
-from .errors import UserError, reason
+from .errors import UserError, errors_of_files, reason
 from .input_texts import object_in, text_in, without_ending
 
 # Largest block: some minutes of one thread with a small model, the most that a killed run loses.
@@ -55,10 +55,8 @@ def blocks_of(folder: Path) -> list[Block]:
 def batches_of(folder: Path, block: Block, column: str) -> Iterator[tuple[Any, int]]:
     """Yield the rows of a block in tables of pyarrow, each with the number of rows that are not valid UTF-8."""
     path = folder / block.file
-    try:
+    with errors_of_files("read", path):
         yield from (_parquet_rows if path.suffix == ".parquet" else _lines)(path, block, column)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {reason(error)}") from error
 
 
 def _is_shown(path: Path) -> bool:
