@@ -20,22 +20,10 @@ Entry = Mapping[str, Any]
 class Manifest:
     """A file of JSON lines: the first line says how all outputs were made, each further line describes an output.
 
-    Parameters
-    ----------
-    folder : path
-        Where the outputs are.
-    made_with : dict
-        Everything that determines the bytes of the outputs.
+    `folder` has the outputs, and `made_with` everything that determines their bytes. `entries` has the entries of
+    complete outputs, by their paths inside the folder.
 
-    Attributes
-    ----------
-    entries : dict of str to dict
-        Entries of complete outputs, by their paths inside the folder.
-
-    Raises
-    ------
-    UserError
-        If the folder has outputs of another model or other options, or cannot be read.
+    Raises UserError if the folder has outputs of another model or other options, or cannot be read.
     """
 
     def __init__(self, folder: Path, made_with: Mapping[str, Any]) -> None:

@@ -122,10 +122,8 @@ class ModelConfig(NamedTuple):
     def checked_length(self, function: str, max_length: int) -> int:
         """Return the largest number of tokens of a text, at most `max_length`.
 
-        Raises
-        ------
-        TypeError, ValueError
-            If `max_length` is not a size, or more than the rows of the table of positions, unused rows included.
+        Raises TypeError or ValueError if `max_length` is not a size, or more than the rows of the table of positions,
+        unused rows included.
         """
         length, front_end = checked_size(function, "max_length", max_length), self.stacks[0].front_end
         if front_end.max_positions is None:

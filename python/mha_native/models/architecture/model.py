@@ -23,16 +23,7 @@ _MOST_LOGITS = 1 << 22
 
 
 class Stack:
-    """A front end and layers.
-
-    Parameters
-    ----------
-    config : StackConfig
-    front_end : Tokens
-    layers : stack of layers
-    position_bias : float32 [H, 2 R + 1], optional
-        As for attention, in all layers.
-    """
+    """A front end and layers, with the same `position_bias` [H, 2 R + 1] in all layers, as for attention."""
 
     def __init__(
         self,
@@ -94,15 +85,7 @@ class Stack:
 
 
 class LanguageHead:
-    """Logits of rows: ``softcap(scale * linear(rows)) + bias``.
-
-    Parameters
-    ----------
-    config : HeadConfig
-    linear : Linear
-        From rows [..., E] to [..., V].
-    bias : float32 [V], optional
-    """
+    """Logits [..., V] of rows [..., E]: ``softcap(scale * linear(rows)) + bias``, with a bias [V] in float32."""
 
     def __init__(self, config: HeadConfig, linear: Linear, bias: NDArray[np.float32] | None = None) -> None:
         self.config, self.linear, self.bias = config, linear, bias
@@ -128,15 +111,7 @@ class LanguageHead:
 
 
 class Model:
-    """A model without its tokenizer.
-
-    Parameters
-    ----------
-    config : ModelConfig
-    stacks : sequence of Stack
-        One; or an encoder, and a decoder that reads its rows as a memory.
-    head : LanguageHead, optional
-    """
+    """A model without its tokenizer: one stack; or an encoder, and a decoder that reads its rows as a memory."""
 
     def __init__(self, config: ModelConfig, stacks: Sequence[Stack], head: LanguageHead | None = None) -> None:
         self.config, self.stacks, self.head = config, tuple(stacks), head

@@ -91,15 +91,10 @@ class OpenModel(NamedTuple):
 
 
 def open_model(source: Source, role: str, max_positions: int | None = None) -> OpenModel:
-    """Open a model in a role: describe it from config.json. Its sizes are known before `load` reads weights.
+    """Open a model in a role, `EMBEDDING`, `GENERATION` or `TEXT_TO_TEXT`: describe it from config.json.
 
-    Parameters
-    ----------
-    source : Source
-    role : str
-        `EMBEDDING`, `GENERATION` or `TEXT_TO_TEXT`.
-    max_positions : int, optional
-        The largest number of tokens of a text, as for `described`.
+    Its sizes are known before `load` reads weights. `max_positions` is the largest number of tokens of a text, as for
+    `described`.
 
     Raises OSError or ValueError if a file cannot be read, if no family with this role has the model, or if it asks for
     an unsupported feature.

@@ -179,23 +179,13 @@ def read_rotary(
     max_positions: int,
     bases: Mapping[str, tuple[str, float]],
 ) -> dict[str, RotaryConfig]:
-    """Read the rotary positions of each type of layer: from ``rope_parameters`` or, in older files, from
-    ``rope_theta`` and ``rope_scaling``.
+    """Read the rotary positions of each type of layer: from ``rope_parameters`` or, in older files, from ``rope_theta``
+    and ``rope_scaling``.
 
-    Parameters
-    ----------
-    config : Entries
-        The entries of config.json.
-    head_dim : int
-        D.
-    trained_positions : int
-        ``max_position_embeddings``.
-    max_positions : int
-        P, the largest number of tokens that the model is opened for.
-    bases : dict of str to (str, float)
-        By type of layer, the name and the default of the base in older files. Files with the types "" have one set of
-        entries for all layers. With other types ``rope_parameters`` has one for each, and ``rope_scaling`` is for
-        "full_attention".
+    The model is opened for at most `max_positions` tokens; `trained_positions` is ``max_position_embeddings``. `bases`
+    has, by type of layer, the name and the default of the base in older files. Files with the types "" have one set of
+    entries for all layers. With other types ``rope_parameters`` has one for each, and ``rope_scaling`` is for
+    "full_attention".
     """
     if max_positions > _MOST_POSITIONS:
         raise ValueError(

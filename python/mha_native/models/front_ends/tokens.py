@@ -92,12 +92,8 @@ def scaled_words(words: NDArray[np.float32], config: TokensConfig, dtype: np.dty
 class Tokens:
     """Rows of tokens.
 
-    Parameters
-    ----------
-    config : TokensConfig
-    tables : dict of arrays
-        In the dtype of the model: ``words`` [V, E]; and optionally ``added`` (positions for each type one after
-        another, or types), ``norm_weight`` [E] and ``norm_bias`` [E].
+    `tables` are in the dtype of the model: ``words`` [V, E]; and optionally ``added`` (positions for each type one
+    after another, or types), ``norm_weight`` [E] and ``norm_bias`` [E].
     """
 
     def __init__(self, config: TokensConfig, tables: Mapping[str, NDArray[Any]]) -> None:
@@ -116,18 +112,11 @@ class Tokens:
         places: NDArray[np.integer] | None = None,
         token_types: NDArray[np.integer] | None = None,
     ) -> NDArray[Any]:
-        """Return the rows [N, E] of tokens.
+        """Return the rows [N, E] of the tokens [N] of all texts, one text after another, which begin at `cu_seqlens` [B
+        + 1].
 
-        Parameters
-        ----------
-        tokens : [N]
-            The tokens of all texts, one text after another.
-        cu_seqlens : [B + 1]
-            The begin and end of each text.
-        places : [N], optional
-            The places of tokens in their texts, without further checks. Default: 0, 1, ... in each text.
-        token_types : [N], optional
-            0, or 1 in the second text of a pair; ignored in a model without types. Default: all 0.
+        `places` [N] in the texts are taken without further checks; default: 0, 1, ... in each text. `token_types` [N]
+        are 0, or 1 in the second text of a pair, and are ignored in a model without types; default: all 0.
         """
         config, tables = self.config, self.tables
         types = self._checked_types(tokens, token_types) if config.token_types else None

@@ -96,13 +96,8 @@ class BeamSearch:
     """The search for one text, step by step.
 
     A beam is a beginning of a text, with the logarithm of its probability. A step continues every beam with every
-    token, and keeps the most probable continuations as beams. A continuation that ends is kept as a text if it is
-    among the `num_beams` most probable ones, and so are at most `num_beams` texts, the ones with the highest scores.
-
-    Parameters
-    ----------
-    rules : BeamRules
-    special : SpecialTokens
+    token, and keeps the most probable continuations as beams. A continuation that ends is kept as a text if it is among
+    the `num_beams` most probable ones, and so are at most `num_beams` texts, the ones with the highest scores.
     """
 
     def __init__(self, rules: BeamRules, special: SpecialTokens) -> None:
@@ -126,10 +121,7 @@ class BeamSearch:
     def step(self, logits: NDArray[np.floating]) -> NDArray[np.int64]:
         """Extend the beams by one token, by the logits [n, V] of the token after each of them.
 
-        Returns
-        -------
-        parents : [m]
-            The beam, of n, that each of the m new ones continues; empty if the search has ended.
+        Return the beam, of n, that each of the m new ones continues: [m], which is empty if the search has ended.
         """
         rules, length = self._rules, self._beams.shape[1]  # new tokens, with the one that is chosen here
         sums = self._logs[:, None] + self._log_probabilities(logits, length)

@@ -74,17 +74,10 @@ class Head:
         normalize: bool | None,
         num_threads: int | None,
     ) -> NDArray[np.float32]:
-        """Return the embeddings [n, features] of n texts.
+        """Return the embeddings [n, features] of n texts; `rows` to `prompt_tokens` are as for a call of `Pooling`.
 
-        Parameters
-        ----------
-        rows, cu_seqlens, prompt_tokens
-            As for a call of `Pooling`.
-        features : int
-            Number of features to keep; the others are left out at the end.
-        normalize : bool, optional
-            Whether to scale the kept features to length 1. By default all features are scaled if modules.json says so,
-            before some are left out.
+        The first `features` are kept, and `normalize` scales these to length 1. By default all features are scaled if
+        modules.json says so, before some are left out.
         """
         is_cut = features < self.features
         scales_all = self._config.normalize if normalize is None else normalize and not is_cut

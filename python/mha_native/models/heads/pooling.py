@@ -47,14 +47,8 @@ class Pooling(NamedTuple):
     ) -> NDArray[Any]:
         """Return the vectors [n, E len(modes)] of n texts, scaled to length 1 on request; zeros for no tokens.
 
-        Parameters
-        ----------
-        rows : [N, E]
-            The vectors of the tokens of all texts.
-        cu_seqlens : [n + 1]
-            Offsets of the rows of each text.
-        prompt_tokens : int
-            Number of tokens at the beginning of each text that are left out.
+        `rows` [N, E] are the vectors of the tokens of all texts, and `cu_seqlens` [n + 1] the offsets of the rows of
+        each text. The first `prompt_tokens` tokens of each text are left out.
         """
         if prompt_tokens:
             lengths = np.diff(cu_seqlens)
