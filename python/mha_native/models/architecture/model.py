@@ -126,21 +126,6 @@ class Model:
         """The format of the matrices of the layers, by name."""
         return self.stacks[0].layers.weight_dtype
 
-    @property
-    def num_layers(self) -> int:
-        """The number of layers of the first stack."""
-        return len(self.config.stacks[0].blocks)
-
-    @property
-    def num_heads(self) -> int:
-        """H, the attention heads of the layers of the first stack."""
-        return self.config.stacks[0].blocks[0].num_heads
-
-    @property
-    def max_length(self) -> Any:
-        """P, the largest number of tokens of a text; None: any number."""
-        return self.config.max_positions
-
     def astype(self, dtype: np.dtype[Any]) -> "Model":
         """Return the same model in another dtype."""
         head = None if self.head is None else self.head.astype(dtype)

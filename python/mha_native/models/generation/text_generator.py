@@ -29,14 +29,14 @@ class TextGenerator(NamedTuple):
         self, function: str, argument: str, given: Any, *, special: bool = True
     ) -> tuple[bool, list[list[int]]]:
         """Return whether an argument is a single prompt, and the tokens of each prompt, with `special` ones or not."""
-        sizes = self.model.config.vocab_size, self.model.max_length
+        sizes = self.model.config.vocab_size, self.model.config.max_positions
         return read_prompts(self.tokenizer, function, argument, given, *sizes, special)
 
     def choice(self, function: str, options: GenerationOptions, prompt: list[int], index: int | None) -> TokenChoice:
         """Return the choice of the tokens after a prompt, the one at `index` of the prompts of a call."""
         config, ends = self.model.config, self.end_tokens
         # The last token of a text is chosen by those before it, and takes no position itself.
-        most_new = min(options.max_new_tokens, self.model.max_length - len(prompt) + 1)
+        most_new = min(options.max_new_tokens, config.max_positions - len(prompt) + 1)
         return TokenChoice(function, options.sampling, prompt, config.vocab_size, most_new, ends, index)
 
     def stream(self, prompt: list[int], options: GenerationOptions) -> TextStream:
