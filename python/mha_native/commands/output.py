@@ -27,15 +27,10 @@ PARTIAL_FILES = ".mha_native.*.partial"  # the names of incomplete files
 
 @contextlib.contextmanager
 def written(path: str) -> Iterator[BinaryIO]:
-    """Open a file to write to.
+    """Open a file to write to; UserError if it cannot be opened or written.
 
     A new file replaces a regular file `path` in one step at the end, and is removed after a failure. A pipe, a device,
     or the file that is standard output or standard error, is written directly.
-
-    Raises
-    ------
-    UserError
-        If the file cannot be opened or written.
     """
     with errors_of_files("write", path), (_opened_stream if is_stream(path) else _replacement)(path) as file:
         yield file

@@ -22,15 +22,8 @@ _DECODER = {
     "blk.{}.ffn_up.weight": "layers.{}.mlp.up_proj.weight",
     "blk.{}.ffn_down.weight": "layers.{}.mlp.down_proj.weight",
 }
-_BIASES = {
-    "blk.{}.attn_q.bias": "layers.{}.self_attn.q_proj.bias",
-    "blk.{}.attn_k.bias": "layers.{}.self_attn.k_proj.bias",
-    "blk.{}.attn_v.bias": "layers.{}.self_attn.v_proj.bias",
-}
-_HEAD_NORMS = {
-    "blk.{}.attn_q_norm.weight": "layers.{}.self_attn.q_norm.weight",
-    "blk.{}.attn_k_norm.weight": "layers.{}.self_attn.k_norm.weight",
-}
+_BIASES = {f"blk.{{}}.attn_{part}.bias": f"layers.{{}}.self_attn.{part}_proj.bias" for part in "qkv"}
+_HEAD_NORMS = {f"blk.{{}}.attn_{part}_norm.weight": f"layers.{{}}.self_attn.{part}_norm.weight" for part in "qk"}
 _FOUR_NORMS = {
     "blk.{}.post_attention_norm.weight": "layers.{}.post_attention_layernorm.weight",
     "blk.{}.ffn_norm.weight": "layers.{}.pre_feedforward_layernorm.weight",
