@@ -1,6 +1,6 @@
 """The computation of a model: front ends, stacks of layers, and a language head."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from ...functions.arrays import widened
 from ...functions.dtypes import packed_state, unpacked_state
 from ...functions.kv_cache import KVCache
+from ...functions.messages import in_the_name_of
 from ...layers._layer_options import in_dtype_of_scores, merged_options
 from ...layers.linear import Linear
 from ...layers.transformer import TransformerStack, stack_of
 from ..front_ends.tokens import Tokens
 from ..generation.engine import CachedModel, NewTokens, read_padded
-from ..text.batching import packed
+from ..text.batching import batches, packed
 from .build import make_stack, rotary_tables, with_rotary
 from .config import HeadConfig, ModelConfig, StackConfig
 
@@ -145,6 +146,16 @@ class Model:
     ) -> NDArray[Any]:
         """Return the rows [N, E] of tokens: see `Tokens`. In a model of two stacks they are the memory."""
         return self.stacks[0](tokens, cu_seqlens, num_threads, token_types)
+
+    def batches(
+        self, what: str, sequences: Iterable[list[int]], num_threads: int | None
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]]:
+        """Yield the tokens [n] of some sequences, their rows [n, E], and the offsets of the sequences."""
+        for batch in batches(sequences):
+            tokens, cu_seqlens = packed(batch)
+            with in_the_name_of(what):
+                rows = self.hidden_states(tokens, cu_seqlens, num_threads)
+            yield tokens, rows, cu_seqlens
 
     def attention_weights(self, tokens: NDArray[np.integer], num_threads: int | None) -> NDArray[Any]:
         """Return the attention weights of one text in every layer and head: [layers, H, T, T]."""

@@ -112,8 +112,8 @@ class Tokens:
         places: NDArray[np.integer] | None = None,
         token_types: NDArray[np.integer] | None = None,
     ) -> NDArray[Any]:
-        """Return the rows [N, E] of the tokens [N] of all texts, one text after another, which begin at `cu_seqlens` [B
-        + 1].
+        """Return the rows [N, E] of the tokens [N] of all texts, one text after another, with offsets `cu_seqlens` [B +
+        1].
 
         `places` [N] in the texts are taken without further checks; default: 0, 1, ... in each text. `token_types` [N]
         are 0, or 1 in the second text of a pair, and are ignored in a model without types; default: all 0.
