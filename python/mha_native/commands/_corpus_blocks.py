@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..functions.messages import listed
-from .errors import UserError, reason
+from .errors import UserError, errors_of_files, reason
 from .input_texts import object_in, text_in, without_ending
 
 # Largest block: some minutes of one thread with a small model, the most that a killed run loses.
@@ -21,26 +21,14 @@ KINDS = (".txt", ".jsonl", ".parquet")
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a file.
+    """A part of a file. A file with another size or time has other blocks."""
 
-    Attributes
-    ----------
-    file : str
-        Its path inside the folder of the corpus, with slashes.
-    index : int
-        The number of the block in its file, from 0.
-    first, end : int
-        The bytes in which its lines begin; of a Parquet file, its rows.
-    size, modified : int
-        Bytes of the whole file, and when it was changed, in nanoseconds: another file has other blocks.
-    """
-
-    file: str
-    index: int
-    first: int
+    file: str  # its path inside the folder of the corpus, with slashes
+    index: int  # the number of the block in its file, from 0
+    first: int  # to `end`: the bytes in which its lines begin, or the rows of a Parquet file
     end: int
-    size: int
-    modified: int
+    size: int  # bytes of the whole file
+    modified: int  # when the file was changed, in nanoseconds
 
     @property
     def output(self) -> str:
@@ -67,10 +55,8 @@ def blocks_of(folder: Path) -> list[Block]:
 def batches_of(folder: Path, block: Block, column: str) -> Iterator[tuple[Any, int]]:
     """Yield the rows of a block in tables of pyarrow, each with the number of rows that are not valid UTF-8."""
     path = folder / block.file
-    try:
+    with errors_of_files("read", path):
         yield from (_parquet_rows if path.suffix == ".parquet" else _lines)(path, block, column)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {reason(error)}") from error
 
 
 def _is_shown(path: Path) -> bool:

@@ -6,10 +6,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..functions.messages import listed, shown
-from .errors import UserError, reason
+from .errors import UserError, errors_of_files
 from .output import written
 
 NAME = "manifest.jsonl"
@@ -20,22 +20,10 @@ Entry = Mapping[str, Any]
 class Manifest:
     """A file of JSON lines: the first line says how all outputs were made, each further line describes an output.
 
-    Parameters
-    ----------
-    folder : path
-        Where the outputs are.
-    made_with : dict
-        Everything that determines the bytes of the outputs.
+    `folder` has the outputs, and `made_with` everything that determines their bytes. `entries` has the entries of
+    complete outputs, by their paths inside the folder.
 
-    Attributes
-    ----------
-    entries : dict of str to dict
-        Entries of complete outputs, by their paths inside the folder.
-
-    Raises
-    ------
-    UserError
-        If the folder has outputs of another model or other options, or cannot be read.
+    Raises UserError if the folder has outputs of another model or other options, or cannot be read.
     """
 
     def __init__(self, folder: Path, made_with: Mapping[str, Any]) -> None:
@@ -48,10 +36,8 @@ class Manifest:
 
     def remove(self, name: str) -> None:
         """Remove an output, and its entry."""
-        try:
+        with errors_of_files("remove", self._folder / name):
             (self._folder / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot remove {self._folder / name}: {reason(error)}") from error
         del self.entries[name]
 
     def write(self) -> None:
@@ -62,23 +48,17 @@ class Manifest:
 
     def add(self, entry: Entry) -> None:
         """Append the entry of the finished output ``entry["output"]``."""
-        try:
-            with self._path.open("ab") as file:
-                file.write(_line(entry))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise UserError(f"cannot write {self._path}: {reason(error)}") from error
+        with errors_of_files("write", self._path), self._path.open("ab") as file:
+            file.write(_line(entry))
+            file.flush()
+            os.fsync(file.fileno())
         self.entries[entry["output"]] = entry
 
     def _is_whole(self, entry: Entry) -> bool:
         path = self._folder / entry["output"]
-        try:
+        with errors_of_files("read", path), contextlib.suppress(FileNotFoundError):
             return (path.stat().st_size, sha256_of(path)) == (entry["bytes"], entry["sha256"])
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {reason(error)}") from error
+        return False
 
 
 @contextlib.contextmanager
@@ -102,34 +82,27 @@ def sha256_of(path: Path) -> str:
     """Return the hash of the contents of a file."""
     result = hashlib.sha256()
     with path.open("rb") as file:
-        for part in _parts(file):
+        while part := file.read(1 << 20):
             result.update(part)
     return result.hexdigest()
 
 
-def _parts(file: BinaryIO) -> Iterator[bytes]:
-    while part := file.read(1 << 20):
-        yield part
-
-
 def _read(path: Path) -> tuple[dict[str, Any] | None, dict[str, Entry]]:
     """Return the first line, and the others by their outputs; None if the file does not exist."""
-    try:
+    lines, values = None, []
+    with errors_of_files("read", path), contextlib.suppress(FileNotFoundError):
         lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
+    if lines is None:
         return None, {}
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {reason(error)}") from error
-    values = []
     for line in lines:
         with contextlib.suppress(ValueError):  # truncated when a run was killed or the disk was full
             values.append(json.loads(line))
-    if not values or not all(isinstance(value, dict) for value in values):
+    are_entries = all(isinstance(value, dict) for value in values) and all(
+        isinstance(entry.get("output"), str) and {"bytes", "sha256"} <= entry.keys() for entry in values[1:]
+    )
+    if not values or not are_entries:
         raise UserError(f"{path} is no manifest of embeddings")
-    head, *entries = values
-    if not all(isinstance(entry.get("output"), str) and {"bytes", "sha256"} <= entry.keys() for entry in entries):
-        raise UserError(f"{path} is no manifest of embeddings")
-    return head, {entry["output"]: entry for entry in entries}
+    return values[0], {entry["output"]: entry for entry in values[1:]}
 
 
 def _line(value: Entry) -> bytes:

@@ -15,7 +15,7 @@ from .. import _core, reference
 from ..functions.positions import sinusoidal_positions
 from ..functions.statistics import attention_statistics
 from ..layers.multi_head_attention import MultiHeadAttention
-from .errors import UserError, reason
+from .errors import UserError, errors_of_files
 from .output import refuse_to_replace
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
@@ -98,9 +98,8 @@ def run(options: argparse.Namespace) -> None:
 def read_text(path: str) -> str:
     """Read a UTF-8 file."""
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {reason(error)}") from error
+        with errors_of_files("read", path):
+            return Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"cannot read {path}: it is not UTF-8 text") from error
 

@@ -22,7 +22,7 @@ from ..functions.progress import Progress
 from ..models.files.hub_cache import find_directory
 from ._corpus_blocks import Block, batches_of, blocks_of
 from ._manifest import Manifest, only_run, sha256_of
-from .errors import UserError, complain, reason
+from .errors import UserError, complain, errors_of_files
 from .model_calls import loaded
 from .output import PARTIAL_FILES, Array, report, written
 from .shared_arguments import formats_of
@@ -121,10 +121,8 @@ class BlockWriter(ModelActor):
 def _make_folder(folder: Path, target: Path) -> None:
     if target.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"--output must be a folder outside of --input; got {target}")
-    try:
+    with errors_of_files("write", target):
         target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {target}: {reason(error)}") from error
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections.abc import Iterator
 
 from ..functions.progress import CLEAR_LINE
 
@@ -21,3 +22,12 @@ def complain(sentence: str) -> None:
 def reason(error: OSError) -> str:
     """Return the reason that the operating system, or a file object of Python, gives."""
     return error.strerror or str(error)
+
+
+@contextlib.contextmanager
+def errors_of_files(verb: str, path: object) -> Iterator[None]:
+    """Raise an OSError as a UserError, such as "cannot read FILE: Permission denied"."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot {verb} {path}: {reason(error)}") from error

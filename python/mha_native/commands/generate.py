@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..models import CausalLM
@@ -53,34 +53,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    formats = formats_of(options) | {"max_length": options.max_length}
-    given = {name: getattr(options, name) for name in _GENERATION}
     if options.file is not None:
-        run_file(options.model, formats, options.file, options.chat, given, options.output)
+        _continue_file(options)
     elif options.output is not None:
         options.usage_error("--output needs --file")
     else:
-        run_prompt(options.model, formats, options.prompt, options.chat, given)
+        _continue_prompt(options)
 
 
-def run_prompt(
-    directory: str, formats: Mapping[str, Any], prompt: str, is_chat: bool, options: Mapping[str, Any]
-) -> None:
-    """Print how the model continues `prompt`, or answers it, as it comes.
-
-    `formats` are arguments of `CausalLM.from_pretrained`, and `options` of `CausalLM.generate`; None stands for their
-    defaults.
-
-    Raises
-    ------
-    UserError
-        Before anything is printed.
-    """
-    (readable,) = texts_given([prompt])
-    model = _load(directory, formats)
+def _continue_prompt(options: argparse.Namespace) -> None:
+    """Print how the model continues the prompt, or answers it, as it comes. Errors come before any output."""
+    (prompt,) = texts_given([options.prompt])
+    model = _load(options)
     with errors_of_models():
-        given: Any = [{"role": "user", "content": readable}] if is_chat else readable
-        pieces = (model.chat if is_chat else model.generate)(given, stream=True, **_without_none(options))
+        given: Any = [{"role": "user", "content": prompt}] if options.chat else prompt
+        pieces = (model.chat if options.chat else model.generate)(given, stream=True, **_generation(options))
     try:
         with errors_of_models():
             for piece in pieces:
@@ -92,41 +79,28 @@ def run_prompt(
     _end_line(model)
 
 
-def run_file(
-    directory: str,
-    formats: Mapping[str, Any],
-    path: str,
-    is_chat: bool,
-    options: Mapping[str, Any],
-    output: str | None,
-) -> None:
-    """Write how the model continues, or answers, the lines of the file at `path` to `output`. If the name of the file
-    ends in .jsonl, its lines are JSON objects with ``prompt`` or ``messages``.
-
-    Raises
-    ------
-    UserError
-        Before anything is written, or where a line cannot be continued; then `output` is as before.
-    """
-    check_lines_output(output)
-    refuse_to_replace_source(path, output)
-    with opened([], path) as source:
-        model = _load(directory, formats)
-        lines = objects(source, _checked) if path.endswith(".jsonl") else ({"prompt": line} for line in source)
-        inputs = (_as_messages(line) if is_chat else line for line in lines)
+def _continue_file(options: argparse.Namespace) -> None:
+    """Write how the model continues, or answers, each line of the file. A failure leaves the output as it was."""
+    check_lines_output(options.output)
+    refuse_to_replace_source(options.file, options.output)
+    with opened([], options.file) as source:
+        model = _load(options)
+        has_objects = options.file.endswith(".jsonl")
+        lines = objects(source, _checked) if has_objects else ({"prompt": line} for line in source)
+        inputs = (_as_messages(line) if options.chat else line for line in lines)
         batcher = Batcher(model, max_sequences=_TOGETHER)
         counts = Counter[str]()
 
         def continued(inputs: Iterable[_Object]) -> Iterator[list[str]]:
-            for request in _in_order(batcher, _submitted(batcher, model, inputs, _without_none(options))):
+            for request in _in_order(batcher, _submitted(batcher, model, inputs, _generation(options))):
                 yield [request.result()]
                 counts["read"] += request.statistics.prompt_tokens
                 counts["new"] += request.statistics.new_tokens
 
-        with lines_to(output) as (write, progress):
+        with lines_to(options.output) as (write, progress):
             for (given,), (text,) in answers(continued, inputs, source, progress):
                 write(f"{json.dumps(given | {'text': text})}\n")
-        report(output, f"{source.count:,} texts")
+        report(options.output, f"{source.count:,} texts")
     if counts["new"]:
         seconds = batcher.statistics.seconds
         speed = f"{counts['new'] / seconds:,.1f} tokens a second"
@@ -164,8 +138,15 @@ def _in_order(batcher: Batcher, requests: Iterator[Request]) -> Iterator[Request
             batcher.run_step()
 
 
-def _load(directory: str, formats: Mapping[str, Any]) -> CausalLM:
-    return loaded(lambda: CausalLM.from_pretrained(directory, **_without_none(formats)))
+def _load(options: argparse.Namespace) -> CausalLM:
+    formats = formats_of(options) | {"max_length": options.max_length}
+    return loaded(lambda: CausalLM.from_pretrained(options.model, **formats))
+
+
+def _generation(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `CausalLM.generate` that the command line has."""
+    given = {name: getattr(options, name) for name in _GENERATION}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _checked(value: _Object) -> _Object:
@@ -184,10 +165,6 @@ def _as_messages(value: _Object) -> _Object:
         return value
     rest = {name: given for name, given in value.items() if name != "prompt"}
     return {"messages": [{"role": "user", "content": value["prompt"]}], **rest}
-
-
-def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _encodable(text: str) -> str:

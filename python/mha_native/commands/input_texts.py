@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from .errors import UserError, complain, reason
+from .errors import UserError, complain, errors_of_files, reason
 
 MAX_COMPLAINTS = 10  # messages about lines that are not UTF-8; further lines are only counted
 
@@ -72,10 +72,13 @@ def opened(texts: list[str], path: str | None) -> Iterator[Texts]:
     if path is None:
         yield texts_given(texts)
     elif path == "-":
-        file = _standard_input()
-        yield Texts(file, f"{path}, line", _size_of(file))
+        if sys.stdin is None:
+            raise UserError("cannot read standard input: it is closed")
+        yield Texts(sys.stdin.buffer, f"{path}, line", _size_of(sys.stdin.buffer))
     else:
-        with _opened_file(path) as file:
+        with contextlib.ExitStack() as stack:
+            with errors_of_files("read", path):
+                file = stack.enter_context(Path(path).open("rb"))
             yield Texts(file, f"{path}, line", _size_of(file))
 
 
@@ -136,19 +139,6 @@ def with_characters(name: str, text: str) -> str:
         half = f"half of a surrogate pair, {text[error.start]!r}, at character {error.start}"
         raise UserError(f"{name} must consist of characters; got {half}") from None
     return text
-
-
-def _standard_input() -> BinaryIO:
-    if sys.stdin is None:
-        raise UserError("cannot read standard input: it is closed")
-    return sys.stdin.buffer
-
-
-def _opened_file(path: str) -> BinaryIO:
-    try:
-        return Path(path).open("rb")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {reason(error)}") from error
 
 
 def _size_of(file: BinaryIO) -> int | None:

@@ -10,13 +10,13 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..functions.progress import Progress
-from .errors import UserError, reason
+from .errors import UserError, errors_of_files
 
 Array = NDArray[np.float32]
 
@@ -27,33 +27,22 @@ PARTIAL_FILES = ".mha_native.*.partial"  # the names of incomplete files
 
 @contextlib.contextmanager
 def written(path: str) -> Iterator[BinaryIO]:
-    """Open a file to write to.
+    """Open a file to write to; UserError if it cannot be opened or written.
 
     A new file replaces a regular file `path` in one step at the end, and is removed after a failure. A pipe, a device,
     or the file that is standard output or standard error, is written directly.
-
-    Raises
-    ------
-    UserError
-        If the file cannot be opened or written.
     """
-    try:
-        with (_opened_stream if is_stream(path) else _replacement)(path) as file:
-            yield file
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {reason(error)}") from error
+    with errors_of_files("write", path), (_opened_stream if is_stream(path) else _replacement)(path) as file:
+        yield file
 
 
 def is_stream(path: str) -> bool:
     """Return whether `path` is a pipe, a device, or open as standard output or error, and so must not be replaced."""
-    try:
+    with errors_of_files("write", path), contextlib.suppress(FileNotFoundError):
         status = os.stat(path)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {reason(error)}") from error
-    is_file = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-    return not is_file or any(_is_open_as(status, stream) for stream in (sys.stdout, sys.stderr))
+        is_file = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+        return not is_file or any(_is_open_as(status, stream) for stream in (sys.stdout, sys.stderr))
+    return False
 
 
 def refuse_to_replace(source: str | int, path: str, option: str) -> None:
@@ -128,17 +117,18 @@ def number(value: float) -> float | None:
     return float(f"{value:.9g}") if math.isfinite(value) else None
 
 
-class Sink(Protocol):
+class Sink:
     """A file format of embeddings."""
 
     def write(self, texts: Iterable[str], rows: Array) -> None:
         """Write one row for each text."""
+        raise NotImplementedError
 
     def finish(self, count: int) -> None:
         """Complete the file after all `count` rows."""
 
 
-class JsonLines:
+class JsonLines(Sink):
     """A JSON object per line: the text and its embedding, with enough digits that reading gives the same bits.
 
     NaN and infinity become ``null``, since JSON does not have them.
@@ -148,7 +138,6 @@ class JsonLines:
         self._write = write
 
     def write(self, texts: Iterable[str], rows: Array) -> None:
-        """Write one row for each text."""
         template = ", ".join(["%.9g"] * rows.shape[1])
         for text, row in zip(texts, rows, strict=True):
             numbers = template % tuple(row)
@@ -156,11 +145,8 @@ class JsonLines:
                 numbers = ", ".join(f"{number:.9g}" if math.isfinite(number) else "null" for number in row.tolist())
             self._write(f'{{"text": {json.dumps(text)}, "embedding": [{numbers}]}}\n')
 
-    def finish(self, count: int) -> None:
-        """Do nothing."""
 
-
-class Npy:
+class Npy(Sink):
     """A .npy file with an array [N, E]. N is written into its header at the end."""
 
     def __init__(self, file: BinaryIO, width: int) -> None:
@@ -168,11 +154,9 @@ class Npy:
         self._write_header(0)
 
     def write(self, texts: Iterable[str], rows: Array) -> None:
-        """Write one row for each text."""
         self._file.write(rows.astype("<f4", copy=False).tobytes())
 
     def finish(self, count: int) -> None:
-        """Write N into the header."""
         self._file.seek(0)
         self._write_header(count)
 

@@ -36,10 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Check an instruction set in this process, or each that this machine runs in a process of its own.
 
-    Returns
-    -------
-    exit_code : int
-        1 if a result is wrong, or a process died.
+    Return 1 if a result is wrong, or a process died.
     """
     if options.isa is not None:
         return _check(options.isa)

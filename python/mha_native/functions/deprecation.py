@@ -28,15 +28,17 @@ def renamed(old: str, new: str) -> property:
 
 
 def renamed_keyword(old: str, new: str) -> Callable[[Function], Function]:
-    """Let a function take the keyword argument `new` by its `old` name, too."""
+    """Let a method take the keyword argument `new` by its `old` name, too."""
 
     def decorated(function: Function) -> Function:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if old in kwargs:
-                warn_renamed(f"{function.__qualname__}: {old}=", f"{new}=")
+                owner = args[0] if isinstance(args[0], type) else type(args[0])
+                name = f"{owner.__name__}.{function.__name__}"
+                warn_renamed(f"{name}: {old}=", f"{new}=")
                 if new in kwargs:
-                    raise TypeError(f"{function.__qualname__}: {old} is the old name of {new}; give one of them")
+                    raise TypeError(f"{name}: {old} is the old name of {new}; give one of them")
                 kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
 

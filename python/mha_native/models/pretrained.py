@@ -30,12 +30,12 @@ class PretrainedModel:
     @property
     def num_layers(self) -> int:
         """Number of layers, in each stack."""
-        return int(self._model.num_layers)
+        return len(self._model.config.stacks[0].blocks)
 
     @property
     def num_heads(self) -> int:
         """H, the attention heads of a layer."""
-        return int(self._model.num_heads)
+        return int(self._model.config.stacks[0].blocks[0].num_heads)
 
     @property
     def vocab_size(self) -> int:
@@ -45,7 +45,7 @@ class PretrainedModel:
     @property
     def max_length(self) -> int:
         """The largest number of tokens of a text, special tokens and, where text is generated, new tokens included."""
-        return int(self._model.max_length)
+        return int(self._model.config.max_positions)
 
     @property
     def dtype(self) -> np.dtype[Any]:

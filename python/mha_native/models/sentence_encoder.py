@@ -22,7 +22,7 @@ from .files.modules_json import Module, read_modules
 from .files.sentence_files import SentenceConfig, read_sentence_config
 from .heads.embedding import Head, read_head
 from .pretrained import PretrainedModel
-from .text.batching import batches, packed, slabs
+from .text.batching import slabs
 from .text.inputs import check_text, checked_sequences, checked_texts
 from .text.prompts import Settings, read_settings
 from .text.tokenizer import Tokenizer, read_tokenizer, require_library
@@ -326,20 +326,10 @@ class SentenceEncoder(PretrainedModel):
     def _embeddings(
         self, what: str, sequences: Iterable[list[int]], prompt_tokens: int, form: _Form
     ) -> Iterator[NDArray[np.float32]]:
-        for _, rows, cu_seqlens in self._hidden_states(what, sequences, form.num_threads):
+        for _, rows, cu_seqlens in self._model.batches(what, sequences, form.num_threads):
             yield self._head.embeddings(
                 rows, cu_seqlens, prompt_tokens, form.features, form.normalize, form.num_threads
             )
-
-    def _hidden_states(
-        self, what: str, sequences: Iterable[list[int]], num_threads: int | None
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]]:
-        """Yield the tokens [n] of some sequences, their vectors [n, E], and the offsets of the sequences."""
-        for batch in batches(sequences):
-            tokens, cu_seqlens = packed(batch)
-            with in_the_name_of(what):
-                rows = self._model.hidden_states(tokens, cu_seqlens, num_threads)
-            yield tokens, rows, cu_seqlens
 
     def encode_to_rows(
         self,
@@ -374,7 +364,7 @@ class SentenceEncoder(PretrainedModel):
         self, name: str, texts: Iterable[str], prompt: str, num_threads: int | None
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         sequences = self._tokenize(name, texts, prompt)
-        for tokens, rows, cu_seqlens in self._hidden_states(f"{name}: texts", sequences, num_threads):
+        for tokens, rows, cu_seqlens in self._model.batches(f"{name}: texts", sequences, num_threads):
             vectors = widened(rows).astype(np.float32, copy=False)
             for first, end in pairwise(cu_seqlens):
                 yield tokens[first:end].copy(), vectors[first:end].copy()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -18,7 +18,7 @@ from .files.folder import FolderSource
 from .files.hub_cache import find_directory
 from .files.source import Source
 from .files.special_tokens import read_special_tokens
-from .generation.beam_search import BeamRules, SearchKeywords, SpecialTokens, search
+from .generation.beam_search import BeamRules, GeneratedText, SearchKeywords, SpecialTokens, search
 from .generation.pretrained_generator import PretrainedGenerator
 from .text.inputs import check_sequences, checked_texts, checked_tokens
 from .text.tokenizer import NoTokenizer, Tokenizer, library_errors, read_prompts, require_library
@@ -32,28 +32,6 @@ __all__ = ["GeneratedText", "Seq2SeqLM"]
 # them, with as many for each beam as the longest text has. With 12 layers of 1024 features they take 400 MiB.
 _MOST_BEAMS = 64
 _MOST_MEMORY = 4096
-
-
-class GeneratedText(NamedTuple):
-    """A result of `Seq2SeqLM.generate_tokens`.
-
-    Parameters
-    ----------
-    tokens : int64 [n]
-        The generated tokens, including the end token.
-    score : float
-        The logarithm of their probability, divided by ``n ** length_penalty``. Forced tokens have probability 1.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from mha_native.models import GeneratedText
-    >>> GeneratedText(np.array([5, 2]), -1.25).score
-    -1.25
-    """
-
-    tokens: NDArray[np.int64]
-    score: float
 
 
 class Seq2SeqLM(PretrainedGenerator):
@@ -247,8 +225,7 @@ class Seq2SeqLM(PretrainedGenerator):
         self, sequences: list[list[int]], rules: BeamRules, special: SpecialTokens, num_threads: int | None
     ) -> list[GeneratedText]:
         groups = _groups(sequences, rules.num_beams)
-        found = [each for group in groups for each in search(self._model, group, rules, special, num_threads)]
-        return [GeneratedText(each.tokens, each.score) for each in found]
+        return [found for group in groups for found in search(self._model, group, rules, special, num_threads)]
 
 
 def _tokenizer(source: Source, max_positions: int | None, instead: tuple[str, ...]) -> Tokenizer | NoTokenizer:

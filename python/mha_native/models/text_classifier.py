@@ -1,19 +1,17 @@
 """Labels of texts, or of pairs of texts, by a pretrained classifier."""
 
 from collections.abc import Iterable, Iterator
-from os import PathLike
 from types import EllipsisType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from ..functions.deprecation import renamed, renamed_keyword
-from ..functions.messages import in_the_name_of, shown
-from ..layers._constructor_arguments import WeightDType, checked_size, optional_size
-from .files.hub_cache import find_directory
+from ..functions.deprecation import renamed
+from ..functions.messages import shown
+from ..layers._constructor_arguments import checked_size, optional_size
 from .heads.classification import TEXTS
-from .heads.classifier import PretrainedClassifier, load_classifier
+from .heads.classifier import PretrainedClassifier
 from .heads.labels import FUNCTIONS, apply_function, best_labels
 from .text.inputs import checked_texts
 
@@ -61,29 +59,7 @@ class TextClassifier(PretrainedClassifier):
     (2, 2)
     """
 
-    @classmethod
-    @renamed_keyword("directory", "model")
-    def from_pretrained(
-        cls, model: str | PathLike[str], *, dtype: DTypeLike = "float32", weight_dtype: WeightDType = None
-    ) -> "TextClassifier":
-        """Open a model ...ForSequenceClassification in the files of transformers.
-
-        Parameters
-        ----------
-        model : path of a directory, or name of a model
-            With the files that `SentenceEncoder.from_pretrained` reads. In config.json, ``id2label`` has the labels,
-            and ``problem_type`` chooses the function from logits to scores; the head is the one of the family.
-        dtype, weight_dtype
-            As for `SentenceEncoder.from_pretrained`; the head is computed in float32.
-
-        Raises
-        ------
-        FileNotFoundError, ValueError, OSError, ImportError
-            As for `SentenceEncoder.from_pretrained`.
-        """
-        function = f"{cls.__name__}.from_pretrained"
-        with in_the_name_of(function):
-            return cls(load_classifier(function, find_directory(model), TEXTS, dtype, weight_dtype))
+    _TASK = TEXTS
 
     def __call__(
         self,

@@ -2,18 +2,14 @@
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from os import PathLike
 from typing import Any, Literal, TypeAlias
 
-from numpy.typing import DTypeLike
-
 from .. import _core
-from ..functions.deprecation import renamed, renamed_keyword
-from ..functions.messages import in_the_name_of, listed, shown
-from ..layers._constructor_arguments import WeightDType, optional_size
-from .files.hub_cache import find_directory
+from ..functions.deprecation import renamed
+from ..functions.messages import listed, shown
+from ..layers._constructor_arguments import optional_size
 from .heads.classification import TOKENS
-from .heads.classifier import Classifier, PretrainedClassifier, load_classifier
+from .heads.classifier import Classifier, PretrainedClassifier
 from .heads.entities import STRATEGIES, Entity, entities_of, without_overlaps
 from .heads.labels import apply_function
 from .text.inputs import check_text, checked_texts
@@ -60,33 +56,12 @@ class TokenClassifier(PretrainedClassifier):
     >>> names = [text[entity["start"] : entity["end"]] for entity in entities]
     """
 
+    _TASK = TOKENS
+
     def __init__(self, classifier: Classifier) -> None:
         super().__init__(classifier)
         config = classifier.config
         self._pieces = PieceTokenizer(classifier.tokenizer, config.tokenizer, config.max_seq_length)
-
-    @classmethod
-    @renamed_keyword("directory", "model")
-    def from_pretrained(
-        cls, model: str | PathLike[str], *, dtype: DTypeLike = "float32", weight_dtype: WeightDType = None
-    ) -> "TokenClassifier":
-        """Open a model ...ForTokenClassification in the files of transformers.
-
-        Parameters
-        ----------
-        model : path of a directory, or name of a model
-            With the files that `SentenceEncoder.from_pretrained` reads. In config.json, ``id2label`` has the labels.
-        dtype, weight_dtype
-            As for `SentenceEncoder.from_pretrained`; the head is computed in float32.
-
-        Raises
-        ------
-        FileNotFoundError, ValueError, OSError, ImportError
-            As for `SentenceEncoder.from_pretrained`.
-        """
-        function = f"{cls.__name__}.from_pretrained"
-        with in_the_name_of(function):
-            return cls(load_classifier(function, find_directory(model), TOKENS, dtype, weight_dtype))
 
     def __call__(
         self,

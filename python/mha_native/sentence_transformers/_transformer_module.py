@@ -183,7 +183,7 @@ class Transformer(EncoderLength, InputModule):
             raise ValueError("Transformer.forward: token_type_ids must be zeros, as each text is alone")
         sequences = [row[:length].tolist() for row, length in zip(ids, mask.sum(1), strict=True)]
         vectors = np.zeros((*ids.shape, self.get_embedding_dimension()), np.float32)
-        found = [rows for _, rows, _ in self._encoder._hidden_states("Transformer.forward: input_ids", sequences, None)]
+        found = [rows for _, rows, _ in self._encoder._model.batches("Transformer.forward: input_ids", sequences, None)]
         if found:
             vectors[mask] = np.concatenate([widened(rows) for rows in found])
         return features | {"token_embeddings": torch.from_numpy(vectors).to(given.device)}

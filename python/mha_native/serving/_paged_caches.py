@@ -13,13 +13,7 @@ from ._scheduler import Run
 class PagedCaches(Caches):
     """Caches of all layers, whose sequences are the slots. All layers have the same slots and tokens.
 
-    Parameters
-    ----------
-    model : CachedModel
-    num_pages, page_size, num_slots : int
-        Numbers for each layer.
-    dtype : dtype, optional
-        Default: the dtype of the model.
+    The numbers of pages and of slots are for each layer. The default of `dtype` is the dtype of the model.
     """
 
     def __init__(

@@ -82,17 +82,8 @@ class BatcherStatistics(NamedTuple):
 class RequestQueue:
     """Requests that are generated together, step by step.
 
-    One thread at a time steps; all others may add requests, cancel them and wait for them.
-
-    Parameters
-    ----------
-    caches : PagedCaches
-    scheduler : Scheduler
-        Over `caches`.
-    max_waiting : int
-        The most requests that have no slot.
-    clock : function
-        Seconds that never fall.
+    One thread at a time steps; all others may add requests, cancel them and wait for them. The scheduler is over
+    `caches`. At most `max_waiting` requests have no slot. `clock` returns seconds that never fall.
     """
 
     def __init__(self, caches: PagedCaches, scheduler: Scheduler, max_waiting: int, clock: Callable[[], float]) -> None:

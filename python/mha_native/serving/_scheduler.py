@@ -32,30 +32,13 @@ class Pool(Protocol):
 
 
 class Sequence:
-    """The state of one sequence between steps.
-
-    Parameters
-    ----------
-    prompt : list of int
-        At least one token.
-
-    Attributes
-    ----------
-    tokens : list of int
-        The prompt and the tokens chosen so far.
-    slot : int or None
-        The slot of its tokens in the pool; None while it waits.
-    has_ended : bool
-        Whether no more tokens are read.
-    num_shared : int
-        Number of tokens shared with another sequence and not read again.
-    """
+    """The state of one sequence between steps. The prompt has at least one token."""
 
     def __init__(self, prompt: list[int]) -> None:
-        self.tokens = list(prompt)
-        self.slot: int | None = None
-        self.has_ended = False
-        self.num_shared = 0
+        self.tokens = list(prompt)  # and the tokens chosen so far
+        self.slot: int | None = None  # the slot of its tokens in the pool; None while it waits
+        self.has_ended = False  # whether no more tokens are read
+        self.num_shared = 0  # tokens shared with another sequence and not read again
 
 
 class Run(NamedTuple):
@@ -73,16 +56,10 @@ class Scheduler:
     Older sequences go first, and younger ones are the first to give pages back. So the oldest sequence always goes on,
     and each sequence becomes the oldest one.
 
-    Parameters
-    ----------
-    pool : Pool
-        With at least `max_sequences` slots; further ones keep tokens of sequences that have ended.
-    max_sequences : int
-        The most sequences that are read together.
-    tokens_per_step : int
-        At least `max_sequences`, which leaves tokens for prompts when all sequences read one token.
-    share_prefixes : bool
-        Whether a sequence may begin with pages of another one, which may have ended.
+    At most `max_sequences` sequences are read together. The pool has a slot for each; further slots keep tokens of
+    sequences that have ended. `tokens_per_step` is at least `max_sequences`, which leaves tokens for prompts when all
+    sequences read one token. With `share_prefixes` a sequence may begin with pages of another one, which may have
+    ended.
     """
 
     def __init__(self, pool: Pool, max_sequences: int, tokens_per_step: int, share_prefixes: bool) -> None:

@@ -54,12 +54,7 @@ class RequestStatistics(NamedTuple):
 class NewText:
     """The text of new tokens, one piece for each of them and one more at the end.
 
-    Parameters
-    ----------
-    begin : function
-        Makes a `TextStream`.
-    silent : set of int
-        Tokens that are no text.
+    `begin` makes a `TextStream`. The tokens in `silent` are no text.
     """
 
     def __init__(self, begin: Callable[[], TextStream], silent: frozenset[int]) -> None:

@@ -269,7 +269,7 @@ def test_the_positions_that_a_model_is_opened_for(tmp_path: Path) -> None:
     settings = tiny_decoders.config("gpt2")
     directory = tiny_decoders.write(tmp_path / "gpt2", settings)
     model = opened(directory, max_positions=32)
-    assert (model.max_length, _tables(model)["added"].shape) == (32, (32, tiny_decoders.WIDTH))
+    assert (model.config.max_positions, _tables(model)["added"].shape) == (32, (32, tiny_decoders.WIDTH))
     assert _tables(opened(directory, max_positions=7))["added"].shape == (7, tiny_decoders.WIDTH)
     _assert_refused(directory, "max_length must be at most n_positions, 32; got 33", max_positions=33)
     longrope = {"rope_type": "longrope", "long_factor": [2.0] * 3, "short_factor": [1.0] * 3}

@@ -45,18 +45,9 @@ def make_layer(
 ) -> TransformerLayer:
     """Return the layer with these weights: a `DecoderLayer` if it reads a memory, else an `EncoderLayer`.
 
-    Parameters
-    ----------
-    config : BlockConfig
-    weights : dict of arrays
-        In `dtype`: ``query.weight`` and so on, by the names of `BlockConfig.products` and `BlockConfig.all_norms`, and
-        ``query.bias`` and so on.
-    tables : dict
-        From `rotary_tables`.
-    dtype : dtype
-        The dtype of the computation.
-    weight_dtype : str
-        The format of the matrices.
+    The weights are in `dtype`, the dtype of the computation: ``query.weight`` and so on, by the names of
+    `BlockConfig.products` and `BlockConfig.all_norms`, and ``query.bias`` and so on. Matrices are stored as
+    `weight_dtype`. `tables` are from `rotary_tables`.
     """
     formats: Any = {"dtype": dtype, "weight_dtype": weight_dtype}
 

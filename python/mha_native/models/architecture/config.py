@@ -20,53 +20,28 @@ OUTPUT_NORMS = frozenset({"output_norm1", "output_norm2"})
 
 
 class BlockConfig(NamedTuple):
-    """A layer: self-attention, optional attention to a memory, and a feed-forward, with norms and residual additions.
-
-    Attributes
-    ----------
-    num_kv_heads, head_dim : int
-        Hk, D.
-    norm : NormConfig
-        The kind of every norm of the layer.
-    norms : set of str
-        The norms of the layer, from `NORMS` and `OUTPUT_NORMS`. A layer that reads a memory also has ``memory_norm``.
-    norm_first : bool
-        Whether norms apply to the input of a sublayer (pre-LN), not to the sum after it (post-LN).
-    gated : bool
-        Whether the feed-forward is ``down(activation(gate(x)) * up(x))``, not ``down(activation(up(x)))``.
-    biases : set of str
-        The products with a bias, from `ATTENTION`, `MEMORY` and `FEED_FORWARD`.
-    qk_norm : NormConfig, optional
-        The norm of each head of queries and keys, before rotation.
-    rotary : RotaryConfig, optional
-        The rotation of queries and keys.
-    window : (left, right), optional
-        The numbers of keys before and after itself that a query sees; -1: all.
-    scale : float, optional
-        The factor of scores. Default: ``1 / sqrt(D)``.
-    softcap : float, optional
-        Scores become ``softcap * tanh(score / softcap)``.
-    reads_memory : bool
-        Whether there is attention to a memory between the other two sublayers.
-    """
+    """A layer: self-attention, optional attention to a memory, and a feed-forward, with norms and residual sums."""
 
     embed_dim: int  # E
     num_heads: int  # H
-    num_kv_heads: int
-    head_dim: int
+    num_kv_heads: int  # Hk
+    head_dim: int  # D
     feedforward_dim: int  # F
     activation: str
-    norm: NormConfig
+    norm: NormConfig  # the kind of every norm of the layer
+    # The norms of the layer, from `NORMS` and `OUTPUT_NORMS`. A layer that reads a memory also has ``memory_norm``.
     norms: frozenset[str] = NORMS
+    # Whether norms apply to the input of a sublayer (pre-LN), not to the sum after it (post-LN).
     norm_first: bool = True
+    # Whether the feed-forward is ``down(activation(gate(x)) * up(x))``, not ``down(activation(up(x)))``.
     gated: bool = False
-    biases: frozenset[str] = frozenset()
-    qk_norm: NormConfig | None = None
-    rotary: RotaryConfig | None = None
-    window: tuple[int, int] | None = None
-    scale: float | None = None
-    softcap: float | None = None
-    reads_memory: bool = False
+    biases: frozenset[str] = frozenset()  # the products with a bias, from `ATTENTION`, `MEMORY` and `FEED_FORWARD`
+    qk_norm: NormConfig | None = None  # the norm of each head of queries and keys, before rotation
+    rotary: RotaryConfig | None = None  # the rotation of queries and keys
+    window: tuple[int, int] | None = None  # the numbers of keys before and after itself that a query sees; -1: all
+    scale: float | None = None  # the factor of scores; None: ``1 / sqrt(D)``
+    softcap: float | None = None  # scores become ``softcap * tanh(score / softcap)``
+    reads_memory: bool = False  # whether there is attention to a memory between the other two sublayers
 
     @property
     def options(self) -> ModelOptions:
@@ -100,26 +75,14 @@ class BucketsConfig(NamedTuple):
 
 
 class StackConfig(NamedTuple):
-    """A front end, blocks one after another, and a norm after the last.
+    """A front end, blocks one after another, and a norm after the last."""
 
-    Attributes
-    ----------
-    front_end : TokensConfig
-        The rows that the first block reads. Each stack has its own front end, as in BART with two sets of positions.
-    blocks : tuple of BlockConfig
-        One for each layer.
-    final_norm : NormConfig, optional
-    is_causal : bool
-        Whether a row sees no row after itself.
-    buckets : BucketsConfig, optional
-        The position bias of all layers.
-    """
-
+    # The rows that the first block reads. Each stack has its own front end, as in BART with two sets of positions.
     front_end: TokensConfig
-    blocks: tuple[BlockConfig, ...]
+    blocks: tuple[BlockConfig, ...]  # one for each layer
     final_norm: NormConfig | None
-    is_causal: bool = False
-    buckets: BucketsConfig | None = None
+    is_causal: bool = False  # whether a row sees no row after itself
+    buckets: BucketsConfig | None = None  # the position bias of all layers
 
     @property
     def reads_memory(self) -> bool:
@@ -128,36 +91,18 @@ class StackConfig(NamedTuple):
 
 
 class HeadConfig(NamedTuple):
-    """A language head: logits of all tokens from a row.
+    """A language head: logits of all tokens from a row."""
 
-    Attributes
-    ----------
-    is_tied : bool
-        Whether the matrix of the head is the word table.
-    scale : float
-        The factor of logits.
-    softcap : float, optional
-        Logits become ``softcap * tanh(logit / softcap)``.
-    """
-
-    is_tied: bool = True
-    scale: float = 1.0
-    softcap: float | None = None
+    is_tied: bool = True  # whether the matrix of the head is the word table
+    scale: float = 1.0  # the factor of logits
+    softcap: float | None = None  # logits become ``softcap * tanh(logit / softcap)``
 
 
 class ModelConfig(NamedTuple):
-    """The computation of a model.
+    """The computation of a model."""
 
-    Attributes
-    ----------
-    stacks : tuple of StackConfig
-        One, or an encoder and a decoder that reads the rows of the encoder.
-    head : HeadConfig, optional
-        None: the results are rows.
-    """
-
-    stacks: tuple[StackConfig, ...]
-    head: HeadConfig | None = None
+    stacks: tuple[StackConfig, ...]  # one, or an encoder and a decoder that reads the rows of the encoder
+    head: HeadConfig | None = None  # None: the results are rows
 
     @property
     def vocab_size(self) -> int:
@@ -177,10 +122,8 @@ class ModelConfig(NamedTuple):
     def checked_length(self, function: str, max_length: int) -> int:
         """Return the largest number of tokens of a text, at most `max_length`.
 
-        Raises
-        ------
-        TypeError, ValueError
-            If `max_length` is not a size, or more than the rows of the table of positions, unused rows included.
+        Raises TypeError or ValueError if `max_length` is not a size, or more than the rows of the table of positions,
+        unused rows included.
         """
         length, front_end = checked_size(function, "max_length", max_length), self.stacks[0].front_end
         if front_end.max_positions is None:

@@ -123,22 +123,12 @@ class Describe(Protocol):
 
 
 def described(family: Family, given: Entries, role: str, max_positions: int | None = None) -> ModelConfig:
-    """Describe a model of the family.
+    """Describe a model of the family in a role, from the entries of config.json.
 
-    Parameters
-    ----------
-    family : Family
-    given : Entries
-        The entries of config.json.
-    role : str
-    max_positions : int, optional
-        The largest number of tokens of a text. Default: the number in config.json, which is the limit for learned
-        positions. Rules of rotary positions that depend on the length of a text use this number.
+    `max_positions` is the largest number of tokens of a text. By default it is the number in config.json, which is the
+    limit for learned positions. Rules of rotary positions that depend on the length of a text use this number.
 
-    Raises
-    ------
-    ValueError
-        If an entry is wrong, or asks for an unsupported feature.
+    Raises ValueError if an entry is wrong, or asks for an unsupported feature.
     """
     entries, keys = given._replace(values={**family.defaults, **given.values}), family.keys
     entries.refuse({**_REFUSED, **family.refused})

@@ -1,6 +1,6 @@
 """The computation of a model: front ends, stacks of layers, and a language head."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from ...functions.arrays import widened
 from ...functions.dtypes import packed_state, unpacked_state
 from ...functions.kv_cache import KVCache
+from ...functions.messages import in_the_name_of
 from ...layers._layer_options import in_dtype_of_scores, merged_options
 from ...layers.linear import Linear
 from ...layers.transformer import TransformerStack, stack_of
 from ..front_ends.tokens import Tokens
 from ..generation.engine import CachedModel, NewTokens, read_padded
-from ..text.batching import packed
+from ..text.batching import batches, packed
 from .build import make_stack, rotary_tables, with_rotary
 from .config import HeadConfig, ModelConfig, StackConfig
 
@@ -23,16 +24,7 @@ _MOST_LOGITS = 1 << 22
 
 
 class Stack:
-    """A front end and layers.
-
-    Parameters
-    ----------
-    config : StackConfig
-    front_end : Tokens
-    layers : stack of layers
-    position_bias : float32 [H, 2 R + 1], optional
-        As for attention, in all layers.
-    """
+    """A front end and layers, with the same `position_bias` [H, 2 R + 1] in all layers, as for attention."""
 
     def __init__(
         self,
@@ -94,15 +86,7 @@ class Stack:
 
 
 class LanguageHead:
-    """Logits of rows: ``softcap(scale * linear(rows)) + bias``.
-
-    Parameters
-    ----------
-    config : HeadConfig
-    linear : Linear
-        From rows [..., E] to [..., V].
-    bias : float32 [V], optional
-    """
+    """Logits [..., V] of rows [..., E]: ``softcap(scale * linear(rows)) + bias``, with a bias [V] in float32."""
 
     def __init__(self, config: HeadConfig, linear: Linear, bias: NDArray[np.float32] | None = None) -> None:
         self.config, self.linear, self.bias = config, linear, bias
@@ -128,15 +112,7 @@ class LanguageHead:
 
 
 class Model:
-    """A model without its tokenizer.
-
-    Parameters
-    ----------
-    config : ModelConfig
-    stacks : sequence of Stack
-        One; or an encoder, and a decoder that reads its rows as a memory.
-    head : LanguageHead, optional
-    """
+    """A model without its tokenizer: one stack; or an encoder, and a decoder that reads its rows as a memory."""
 
     def __init__(self, config: ModelConfig, stacks: Sequence[Stack], head: LanguageHead | None = None) -> None:
         self.config, self.stacks, self.head = config, tuple(stacks), head
@@ -150,21 +126,6 @@ class Model:
     def weight_dtype(self) -> str:
         """The format of the matrices of the layers, by name."""
         return self.stacks[0].layers.weight_dtype
-
-    @property
-    def num_layers(self) -> int:
-        """The number of layers of the first stack."""
-        return len(self.config.stacks[0].blocks)
-
-    @property
-    def num_heads(self) -> int:
-        """H, the attention heads of the layers of the first stack."""
-        return self.config.stacks[0].blocks[0].num_heads
-
-    @property
-    def max_length(self) -> Any:
-        """P, the largest number of tokens of a text; None: any number."""
-        return self.config.max_positions
 
     def astype(self, dtype: np.dtype[Any]) -> "Model":
         """Return the same model in another dtype."""
@@ -185,6 +146,16 @@ class Model:
     ) -> NDArray[Any]:
         """Return the rows [N, E] of tokens: see `Tokens`. In a model of two stacks they are the memory."""
         return self.stacks[0](tokens, cu_seqlens, num_threads, token_types)
+
+    def batches(
+        self, what: str, sequences: Iterable[list[int]], num_threads: int | None
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]]:
+        """Yield the tokens [n] of some sequences, their rows [n, E], and the offsets of the sequences."""
+        for batch in batches(sequences):
+            tokens, cu_seqlens = packed(batch)
+            with in_the_name_of(what):
+                rows = self.hidden_states(tokens, cu_seqlens, num_threads)
+            yield tokens, rows, cu_seqlens
 
     def attention_weights(self, tokens: NDArray[np.integer], num_threads: int | None) -> NDArray[Any]:
         """Return the attention weights of one text in every layer and head: [layers, H, T, T]."""

@@ -14,15 +14,9 @@ from ..files.source import Shapes, Tensors
 
 
 class NormConfig(NamedTuple):
-    """A norm of rows of features.
+    """A norm of rows of features."""
 
-    Attributes
-    ----------
-    kind : {"layer", "rms", "rms_unit_offset"}
-        The last one multiplies with 1 plus its weight.
-    """
-
-    kind: str
+    kind: str  # "layer", "rms", or "rms_unit_offset", which multiplies with 1 plus its weight
     eps: float
     bias: bool = False
 

@@ -22,18 +22,12 @@ from .tensor_names import StackNames
 
 
 class OpenModel(NamedTuple):
-    """The files of a model, and the computation that they describe. Weights are read by `load`.
-
-    Attributes
-    ----------
-    optional : set of str
-        The tensors in the files that a model of this family may lack.
-    """
+    """The files of a model, and the computation that they describe. Weights are read by `load`."""
 
     source: Source
     family: Family
     config: ModelConfig
-    optional: frozenset[str]
+    optional: frozenset[str]  # the tensors in the files that a model of this family may lack
 
     def tensors(self, further: Iterable[tuple[str, tuple[int, ...]]] = ()) -> AbstractContextManager[Tensors]:
         """Return the tensors of the model, and `further` ones by names and shapes, after checks of all of them."""
@@ -97,15 +91,10 @@ class OpenModel(NamedTuple):
 
 
 def open_model(source: Source, role: str, max_positions: int | None = None) -> OpenModel:
-    """Open a model in a role: describe it from config.json. Its sizes are known before `load` reads weights.
+    """Open a model in a role, `EMBEDDING`, `GENERATION` or `TEXT_TO_TEXT`: describe it from config.json.
 
-    Parameters
-    ----------
-    source : Source
-    role : str
-        `EMBEDDING`, `GENERATION` or `TEXT_TO_TEXT`.
-    max_positions : int, optional
-        The largest number of tokens of a text, as for `described`.
+    Its sizes are known before `load` reads weights. `max_positions` is the largest number of tokens of a text, as for
+    `described`.
 
     Raises OSError or ValueError if a file cannot be read, if no family with this role has the model, or if it asks for
     an unsupported feature.

@@ -25,24 +25,12 @@ _ROWS = 4096
 
 
 class RotaryConfig(NamedTuple):
-    """The angles of the rotation of the first features of each head.
+    """The angles of the rotation of the first features of each head."""
 
-    Attributes
-    ----------
-    frequencies : tuple of float, R / 2 of them
-        Pair i turns by ``position * frequencies[i]``.
-    max_positions : int
-        P.
-    attention_factor : float
-        The factor of cosines and sines.
-    interleaved : bool
-        Whether pairs are neighbours, not one feature of each half of the R.
-    """
-
-    frequencies: tuple[float, ...]
-    max_positions: int
-    attention_factor: float = 1.0
-    interleaved: bool = False
+    frequencies: tuple[float, ...]  # R / 2: pair i turns by ``position * frequencies[i]``
+    max_positions: int  # P
+    attention_factor: float = 1.0  # the factor of cosines and sines
+    interleaved: bool = False  # whether pairs are neighbours, not one feature of each half of the R
 
     def table(self, dtype: DTypeLike = np.float32) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return cosines and sines, [P, R / 2] each, computed in float64."""
@@ -57,24 +45,12 @@ class RotaryConfig(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """The inputs of a rule of scaling.
-
-    Attributes
-    ----------
-    entries : Entries
-        The entries for the rule.
-    trained_positions : int
-        ``max_position_embeddings``.
-    max_positions : int
-        The largest number of tokens that the model is opened for.
-    base : float
-        The base of the frequencies.
-    """
+    """The inputs of a rule of scaling."""
 
     entries: Entries
-    trained_positions: int
-    max_positions: int
-    base: float
+    trained_positions: int  # ``max_position_embeddings``
+    max_positions: int  # the largest number of tokens that the model is opened for
+    base: float  # of the frequencies
 
     @property
     def original_positions(self) -> int:
@@ -203,23 +179,13 @@ def read_rotary(
     max_positions: int,
     bases: Mapping[str, tuple[str, float]],
 ) -> dict[str, RotaryConfig]:
-    """Read the rotary positions of each type of layer: from ``rope_parameters`` or, in older files, from
-    ``rope_theta`` and ``rope_scaling``.
+    """Read the rotary positions of each type of layer: from ``rope_parameters`` or, in older files, from ``rope_theta``
+    and ``rope_scaling``.
 
-    Parameters
-    ----------
-    config : Entries
-        The entries of config.json.
-    head_dim : int
-        D.
-    trained_positions : int
-        ``max_position_embeddings``.
-    max_positions : int
-        P, the largest number of tokens that the model is opened for.
-    bases : dict of str to (str, float)
-        By type of layer, the name and the default of the base in older files. Files with the types "" have one set of
-        entries for all layers. With other types ``rope_parameters`` has one for each, and ``rope_scaling`` is for
-        "full_attention".
+    The model is opened for at most `max_positions` tokens; `trained_positions` is ``max_position_embeddings``. `bases`
+    has, by type of layer, the name and the default of the base in older files. Files with the types "" have one set of
+    entries for all layers. With other types ``rope_parameters`` has one for each, and ``rope_scaling`` is for
+    "full_attention".
     """
     if max_positions > _MOST_POSITIONS:
         raise ValueError(

@@ -16,20 +16,9 @@ class BlockNames(NamedTuple):
     """The names of the parts of layer {}. Each part has a weight, and a bias if it is in `BlockConfig.biases`.
 
     Parts with the same name are one matrix in the checkpoint, stacked by rows in the order of the fields.
-
-    Attributes
-    ----------
-    layer : str
-        The prefix of all names.
-    ungated_up : str
-        The name of ``up`` in a layer without a gate, if it differs.
-    transposed : bool
-        Whether matrices are [input features, output features].
-    up_first : bool
-        Whether up comes before the gate, where both are one matrix.
     """
 
-    layer: str
+    layer: str  # the prefix of all names
     query: str
     key: str
     value: str
@@ -48,9 +37,9 @@ class BlockNames(NamedTuple):
     memory_value: str = ""
     memory_out: str = ""
     memory_norm: str = ""
-    ungated_up: str = ""
-    transposed: bool = False
-    up_first: bool = False
+    ungated_up: str = ""  # the name of ``up`` in a layer without a gate, if it differs
+    transposed: bool = False  # whether matrices are [input features, output features]
+    up_first: bool = False  # whether up comes before the gate, where both are one matrix
 
     def shapes(self, config: BlockConfig, i: int) -> Shapes:
         """Yield names and shapes of all tensors of layer `i`."""
@@ -104,16 +93,8 @@ class StackNames(NamedTuple):
 
 
 class HeadNames(NamedTuple):
-    """The names of the tensors of a language head.
-
-    Attributes
-    ----------
-    bias : str
-        The tensor that is added to logits, if the checkpoint has it.
-    is_optional : bool
-        Whether a tied model uses the matrix of the head if the checkpoint has one.
-    """
+    """The names of the tensors of a language head."""
 
     weight: str = "lm_head.weight"
-    bias: str = ""
-    is_optional: bool = False
+    bias: str = ""  # the tensor that is added to logits, if the checkpoint has it
+    is_optional: bool = False  # whether a tied model uses the matrix of the head if the checkpoint has one

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...functions.messages import MOST_LISTED, listed, shown
-from .weight_index import TensorFile, open_weights
+from .tensor_file import TensorFile
+from .weight_index import ShardedTensors, open_weights
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11 on
 
 
 class Checkpoint:
@@ -30,21 +34,21 @@ class Checkpoint:
         folder: Path,
         shapes: Iterable[tuple[str, tuple[int, ...]]],
         prefix: str = "",
-        open_file: Callable[[Path], TensorFile] = open_weights,
+        open_file: Callable[[Path], TensorFile | ShardedTensors] = open_weights,
     ) -> None:
         self._prefix = prefix
         self._file = open_file(folder)
         try:
             self._names = self._checked_names(shapes)  # name in the model -> names in the file
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
 
-    def __enter__(self) -> "Checkpoint":
+    def __enter__(self) -> "Self":
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._file.__exit__()
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
         """Return a copy of the tensor `name`, in float32."""

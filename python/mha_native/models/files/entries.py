@@ -10,16 +10,9 @@ from .json_files import MAX_SIZE, read_json
 
 
 class Entries(NamedTuple):
-    """The entries of a JSON object. Each method raises ValueError, which names the object and the entry.
+    """The entries of a JSON object. Each method raises ValueError, which names the object and the entry."""
 
-    Attributes
-    ----------
-    path : Path or str
-        The name of the object in messages: its file, or its place in a file.
-    values : mapping
-    """
-
-    path: Path | str
+    path: Path | str  # the name of the object in messages: its file, or its place in a file
     values: Mapping[str, Any]
 
     @classmethod

@@ -38,8 +38,18 @@ class FolderSource:
 
     @cached_property
     def chat_template(self) -> str | None:
-        """The chat template in chat_template.jinja, else in tokenizer_config.json."""
-        return _chat_template(self._folder, self.tokenizer_config)
+        """The chat template in chat_template.jinja, else the default one in tokenizer_config.json."""
+        path = self._folder / "chat_template.jinja"
+        if path.exists():
+            return read_text(path)
+        template = self.tokenizer_config.get("chat_template")
+        if isinstance(template, list):
+            named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
+            template = named[0].get("template") if named else None
+        if template is not None and not isinstance(template, str):
+            path = self._folder / "tokenizer_config.json"
+            raise ValueError(f"{path}: chat_template must be a string; got {shown(template)}")
+        return template
 
     @property
     def has_tokenizer(self) -> bool:
@@ -58,17 +68,3 @@ class FolderSource:
 def _read_optional(path: Path) -> dict[str, Any]:
     values: dict[str, Any] = read_json(path, dict) if path.exists() else {}
     return values
-
-
-def _chat_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
-    """Return the template in its own file, else in tokenizer_config.json, which may have a list of named templates."""
-    path = folder / "chat_template.jinja"
-    if path.exists():
-        return read_text(path)
-    template = tokenizer_config.get("chat_template")
-    if isinstance(template, list):
-        named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
-        template = named[0].get("template") if named else None
-    if template is not None and not isinstance(template, str):
-        raise ValueError(f"{folder / 'tokenizer_config.json'}: chat_template must be a string; got {shown(template)}")
-    return template

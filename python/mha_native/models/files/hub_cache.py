@@ -39,32 +39,15 @@ def find_directory(
     """Return the directory `name`, or the directory of this model in the cache, downloaded there if necessary.
 
     Only a str that can be the name of a model is looked up in the cache. It is downloaded if huggingface_hub is
-    installed and neither HF_HUB_OFFLINE nor TRANSFORMERS_OFFLINE is set. There is no other access to the network.
+    installed and neither HF_HUB_OFFLINE nor TRANSFORMERS_OFFLINE is set, unless `local_files_only`. There is no other
+    access to the network.
 
-    Parameters
-    ----------
-    name : path, or name of a model
-    cache_folder : path, optional
-        The cache. Default: the cache of Hugging Face.
-    revision : str, optional
-        A branch, a tag or a commit of the model. Default: the branch "main".
-    local_files_only : bool
-        Never download.
-    token : bool or str, optional
-        Access to private models, as for huggingface_hub.
-    organization : str, optional
-        The organization of a name without one; None: no organization.
+    `cache_folder` is the cache; default: the cache of Hugging Face. `revision` is a branch, a tag or a commit; default:
+    the branch "main". `token` gives access to private models, as for huggingface_hub. `organization` is the one of a
+    name without an organization; None: no organization.
 
-    Raises
-    ------
-    TypeError
-        If `name` or `cache_folder` is not a path.
-    ValueError
-        If `revision` is not the name of a revision.
-    FileNotFoundError
-        If the model is not in the cache, and cannot be downloaded.
-    OSError
-        If the download fails.
+    Raises TypeError if `name` or `cache_folder` is not a path, ValueError if `revision` is not the name of a revision,
+    FileNotFoundError if the model is not in the cache and cannot be downloaded, and OSError if the download fails.
     """
     try:
         directory = Path(name)

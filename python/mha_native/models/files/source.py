@@ -22,20 +22,9 @@ class Tensors(Protocol):
 class Source(Protocol):
     """The files of one model, in the terms of a directory of transformers.
 
-    Attributes
-    ----------
-    path : Path
-        The name of `config` in messages: config.json in the directory, or the one file of the model.
-    config : mapping
-        The entries of config.json.
-    generation : mapping
-        The entries of generation_config.json, such as ``eos_token_id``; empty without the file.
-    chat_template : str, optional
-        The chat template, in Jinja.
-    tokenizer_config : mapping
-        The entries of tokenizer_config.json; empty without the file.
-    has_tokenizer : bool
-        Whether there is a tokenizer.
+    `path` is the name of `config` in messages: config.json in the directory, or the one file of the model. `config`,
+    `generation` and `tokenizer_config` are the entries of config.json, generation_config.json and
+    tokenizer_config.json; without a file they are empty. `chat_template` is in Jinja.
     """
 
     @property

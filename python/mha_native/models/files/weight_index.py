@@ -1,17 +1,16 @@
 """The weights in a folder: in model.safetensors, or in several files with an index."""
 
 import contextlib
-from collections.abc import Collection
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...functions.messages import listed, shown
 from .json_files import is_below, read_json
-from .safetensors import SafetensorsFile, TensorEntry
+from .safetensors import SafetensorsFile
+from .tensor_file import TensorEntry
 
 _ONE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -25,19 +24,7 @@ _OTHERS = ("tf_model.h5", "flax_model.msgpack", "model.onnx", "onnx/model.onnx")
 _CONVERSION = 'SentenceTransformer("DIR").save_pretrained("NEW_DIR") of sentence-transformers writes model.safetensors'
 
 
-class TensorFile(Protocol):
-    """Tensors by their names, each read on demand. A context manager."""
-
-    path: Path
-    readable: Collection[str]
-    described_by: str
-    entries: dict[str, TensorEntry]
-
-    def read(self, name: str) -> NDArray[np.float32]: ...
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
-
-
-def open_weights(folder: Path) -> TensorFile:
+def open_weights(folder: Path) -> "SafetensorsFile | ShardedTensors":
     """Return the tensors in `folder`.
 
     Raises FileNotFoundError if there are no files of weights, and OSError or ValueError if a file cannot be read or is
@@ -59,14 +46,7 @@ def open_weights(folder: Path) -> TensorFile:
 
 
 class ShardedTensors:
-    """The tensors of several safetensors files, as if they were in one. A context manager.
-
-    Attributes
-    ----------
-    path : Path
-        The index, which says which tensor is in which file.
-    entries : dict of str to TensorEntry
-        The headers of all files, checked.
+    """The tensors of several safetensors files, as if they were in one, `path`, the index. A context manager.
 
     Raises OSError or ValueError if a file cannot be read or is damaged, or if the index names a file outside its folder
     or differs from the headers of the files.
@@ -91,7 +71,7 @@ class ShardedTensors:
                 self._files |= dict.fromkeys(file.entries, file)
             self._stack = stack.pop_all()
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def read(self, name: str) -> NDArray[np.float32]:

@@ -38,15 +38,10 @@ class TokensConfig(NamedTuple):
 
 
 class TokensNames(NamedTuple):
-    """The names of the tensors of `TokensConfig`. A family can lack all but the word table.
+    """The names of the tensors of `TokensConfig`. A family can lack all but the word table."""
 
-    Attributes
-    ----------
-    words : tuple of str
-        The word table. In a model of several stacks each stack can have a copy; the first one counts, and the others
-        must be equal. A model of one stack reads the first name.
-    """
-
+    # The word table. In a model of several stacks each stack can have a copy; the first one counts, and the others must
+    # be equal. A model of one stack reads the first name.
     words: tuple[str, ...] = ("embed_tokens.weight",)
     positions: str = ""
     token_types: str = ""
@@ -97,12 +92,8 @@ def scaled_words(words: NDArray[np.float32], config: TokensConfig, dtype: np.dty
 class Tokens:
     """Rows of tokens.
 
-    Parameters
-    ----------
-    config : TokensConfig
-    tables : dict of arrays
-        In the dtype of the model: ``words`` [V, E]; and optionally ``added`` (positions for each type one after
-        another, or types), ``norm_weight`` [E] and ``norm_bias`` [E].
+    `tables` are in the dtype of the model: ``words`` [V, E]; and optionally ``added`` (positions for each type one
+    after another, or types), ``norm_weight`` [E] and ``norm_bias`` [E].
     """
 
     def __init__(self, config: TokensConfig, tables: Mapping[str, NDArray[Any]]) -> None:
@@ -121,18 +112,11 @@ class Tokens:
         places: NDArray[np.integer] | None = None,
         token_types: NDArray[np.integer] | None = None,
     ) -> NDArray[Any]:
-        """Return the rows [N, E] of tokens.
+        """Return the rows [N, E] of the tokens [N] of all texts, one text after another, with offsets `cu_seqlens` [B +
+        1].
 
-        Parameters
-        ----------
-        tokens : [N]
-            The tokens of all texts, one text after another.
-        cu_seqlens : [B + 1]
-            The begin and end of each text.
-        places : [N], optional
-            The places of tokens in their texts, without further checks. Default: 0, 1, ... in each text.
-        token_types : [N], optional
-            0, or 1 in the second text of a pair; ignored in a model without types. Default: all 0.
+        `places` [N] in the texts are taken without further checks; default: 0, 1, ... in each text. `token_types` [N]
+        are 0, or 1 in the second text of a pair, and are ignored in a model without types; default: all 0.
         """
         config, tables = self.config, self.tables
         types = self._checked_types(tokens, token_types) if config.token_types else None
@@ -140,7 +124,8 @@ class Tokens:
         first = config.first_position
         if config.norm is None:
             if places is None:
-                self._check(tokens, cu_seqlens)
+                self._check_lengths(cu_seqlens)
+                _check_below("tokens", tokens, len(tables["words"]))
             rows: NDArray[Any] = tables["words"][tokens]
             if added is None:
                 return rows
@@ -159,13 +144,6 @@ class Tokens:
             tokens, places, cu_seqlens, tables["words"], added, weight, bias, config.norm.eps, None, num_threads
         )
 
-    def _check(self, tokens: NDArray[np.integer], cu_seqlens: NDArray[np.integer]) -> None:
-        self._check_lengths(cu_seqlens)
-        count = len(self.tables["words"])
-        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < count:
-            wrong = int(np.argmax((tokens < 0) | (tokens >= count)))
-            raise ValueError(f"tokens must be at least 0 and less than {count}; got {int(tokens[wrong])} at {wrong}")
-
     def _check_lengths(self, cu_seqlens: NDArray[np.integer]) -> None:
         """Refuse texts with more tokens than the model has positions, in a model without a table of positions."""
         lengths, most = np.diff(cu_seqlens), self.config.max_positions
@@ -180,14 +158,9 @@ class Tokens:
     ) -> NDArray[np.int64] | None:
         if token_types is None:
             return None
-        types = min(self.config.token_types, _MOST_TYPES)
         if token_types.shape != tokens.shape:
             raise ValueError(f"token_types must be {list(tokens.shape)}, as tokens; got {list(token_types.shape)}")
-        if len(token_types) and not 0 <= token_types.min() <= token_types.max() < types:
-            wrong = int(np.argmax((token_types < 0) | (token_types >= types)))
-            raise ValueError(
-                f"token_types must be at least 0 and less than {types}; got {int(token_types[wrong])} at {wrong}"
-            )
+        _check_below("token_types", token_types, min(self.config.token_types, _MOST_TYPES))
         return token_types.astype(np.int64)
 
     def _rows_of_places(
@@ -208,3 +181,9 @@ class Tokens:
                 f"tokens: a text must have no more tokens than the model has positions, {most}; got {in_text.max()}"
             )
         return places if types is None else places + rows * types
+
+
+def _check_below(name: str, numbers: NDArray[np.integer], count: int) -> None:
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
+        wrong = int(np.argmax((numbers < 0) | (numbers >= count)))
+        raise ValueError(f"{name} must be at least 0 and less than {count}; got {int(numbers[wrong])} at {wrong}")

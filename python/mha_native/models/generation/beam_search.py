@@ -20,27 +20,14 @@ _MOST_PENALTY = 16
 
 
 class SpecialTokens(NamedTuple):
-    """Tokens that begin and end generated texts.
+    """Tokens that begin and end generated texts."""
 
-    Attributes
-    ----------
-    start : int
-        The token that the decoder reads before the first one.
-    ends : tuple of int
-        Each of them ends a text, as its last token.
-    forced_first : int, optional
-        The first token, whatever its probability.
-    forced_last : tuple of int
-        One of them is the last token of a text of the greatest length; if empty, any token.
-    never : tuple of int
-        Tokens that are written only where they are forced.
-    """
-
-    start: int
-    ends: tuple[int, ...]
-    forced_first: int | None = None
+    start: int  # the token that the decoder reads before the first one
+    ends: tuple[int, ...]  # each of them ends a text, as its last token
+    forced_first: int | None = None  # the first token, whatever its probability
+    # One of them is the last token of a text of the greatest length; if empty, any token.
     forced_last: tuple[int, ...] = ()
-    never: tuple[int, ...] = ()
+    never: tuple[int, ...] = ()  # tokens that are written only where they are forced
 
 
 class SearchKeywords(TypedDict, total=False):
@@ -98,38 +85,40 @@ class BeamRules(NamedTuple):
         return cls(most, beams, penalty, True if beams == 1 else stops, ngram, least)
 
 
-class Found(NamedTuple):
-    """A text that a search has found.
+class GeneratedText(NamedTuple):
+    """A result of `Seq2SeqLM.generate_tokens`.
 
-    Attributes
+    Parameters
     ----------
-    score : float
-        The logarithm of its probability, divided by its number of tokens to the power of the length penalty.
     tokens : int64 [n]
-        Without the start.
+        The generated tokens, including the end token.
+    score : float
+        The logarithm of their probability, divided by ``n ** length_penalty``. Forced tokens have probability 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mha_native.models import GeneratedText
+    >>> GeneratedText(np.array([5, 2]), -1.25).score
+    -1.25
     """
 
-    score: float
     tokens: NDArray[np.int64]
+    score: float
 
 
 class BeamSearch:
     """The search for one text, step by step.
 
     A beam is a beginning of a text, with the logarithm of its probability. A step continues every beam with every
-    token, and keeps the most probable continuations as beams. A continuation that ends is kept as a text if it is
-    among the `num_beams` most probable ones, and so are at most `num_beams` texts, the ones with the highest scores.
-
-    Parameters
-    ----------
-    rules : BeamRules
-    special : SpecialTokens
+    token, and keeps the most probable continuations as beams. A continuation that ends is kept as a text if it is among
+    the `num_beams` most probable ones, and so are at most `num_beams` texts, the ones with the highest scores.
     """
 
     def __init__(self, rules: BeamRules, special: SpecialTokens) -> None:
         self._rules, self._special = rules, special
         self._ends = np.array(special.ends, np.int64)
-        self._ended: list[Found] = []  # the best one first
+        self._ended: list[GeneratedText] = []  # the best one first
         self._beams = np.array([[special.start]], np.int64)  # [n, t], the most probable one first
         self._logs = np.zeros(1)
         self.goes_on = True
@@ -140,17 +129,14 @@ class BeamSearch:
         return self._beams[:, -1]
 
     @property
-    def best(self) -> Found:
+    def best(self) -> GeneratedText:
         """The ended text with the highest score, or the most probable beam."""
-        return self._ended[0] if self._ended else Found(float(self._logs[0]), self._beams[0, 1:].copy())
+        return self._ended[0] if self._ended else GeneratedText(self._beams[0, 1:].copy(), float(self._logs[0]))
 
     def step(self, logits: NDArray[np.floating]) -> NDArray[np.int64]:
         """Extend the beams by one token, by the logits [n, V] of the token after each of them.
 
-        Returns
-        -------
-        parents : [m]
-            The beam, of n, that each of the m new ones continues; empty if the search has ended.
+        Return the beam, of n, that each of the m new ones continues: [m], which is empty if the search has ended.
         """
         rules, length = self._rules, self._beams.shape[1]  # new tokens, with the one that is chosen here
         sums = self._logs[:, None] + self._log_probabilities(logits, length)
@@ -162,7 +148,7 @@ class BeamSearch:
         beams = np.concatenate([self._beams[parents], tokens[:, None]], axis=1)
         ends = np.isin(tokens, self._ends) | (length == rules.max_new_tokens)
         for i in np.flatnonzero(ends[: rules.num_beams]):
-            self._ended.append(Found(float(flat[order[i]]) / length**rules.length_penalty, beams[i, 1:]))
+            self._ended.append(GeneratedText(beams[i, 1:], float(flat[order[i]]) / length**rules.length_penalty))
         self._ended = sorted(self._ended, key=lambda found: -found.score)[: rules.num_beams]
         on = np.flatnonzero(~ends)[: rules.num_beams]
         if len(on):
@@ -170,14 +156,10 @@ class BeamSearch:
         self.goes_on = len(on) > 0 and self._can_improve(length)
         return parents[on] if self.goes_on else parents[:0]
 
-    @property
-    def _is_full(self) -> bool:
-        return len(self._ended) == self._rules.num_beams
-
     def _can_improve(self, length: int) -> bool:
         """Return whether the rules let the most probable beam still beat the worst text that is kept."""
         rules = self._rules
-        if not self._is_full:
+        if len(self._ended) < rules.num_beams:
             return True
         if rules.early_stopping is True:
             return False
@@ -211,7 +193,7 @@ class BeamSearch:
 
 def search(
     model: Any, sequences: Sequence[list[int]], rules: BeamRules, special: SpecialTokens, num_threads: int | None
-) -> list[Found]:
+) -> list[GeneratedText]:
     """Return the text that an encoder-decoder writes for each of B texts, which are given by their tokens."""
     batch, beams = len(sequences), rules.num_beams
     caches = Caches(model.cached(num_threads, sequences, beams), batch * beams, 1, rules.max_new_tokens)

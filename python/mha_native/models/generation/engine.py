@@ -117,54 +117,29 @@ class GenerationStatistics(NamedTuple):
 
 
 class NewTokens(NamedTuple):
-    """Tokens that one call of a model appends to caches.
+    """Tokens that one call of a model appends to caches."""
 
-    Attributes
-    ----------
-    tokens, places : [N]
-        All tokens of the first sequence, then those of the next one; their places in their sequences.
-    cu_seqlens : [n + 1]
-        Where the tokens of each sequence begin and end.
-    slots : [n]
-        The slots of the sequences in the caches, in ascending order unless the caches are paged.
-    """
-
-    tokens: NDArray[np.int64]
-    places: NDArray[np.int64]
-    cu_seqlens: NDArray[np.int64]
+    tokens: NDArray[np.int64]  # [N]: all tokens of the first sequence, then all tokens of the next one
+    places: NDArray[np.int64]  # [N]: the places of tokens in their sequences
+    cu_seqlens: NDArray[np.int64]  # [n + 1]: where the tokens of each sequence begin and end
+    # [n]: the slots of the sequences in the caches, in ascending order unless the caches are paged.
     slots: NDArray[np.int64]
 
 
 class CachedModel(NamedTuple):
-    """The parts of a model that the engine uses.
+    """The parts of a model that the engine uses."""
 
-    Attributes
-    ----------
-    layers : layers
-        Each makes its own cache.
-    read : function
-        From new tokens, and the caches of all layers, to which it appends them, to vectors [N, E] of the last layer.
-    logits : function
-        From rows [n, E] to logits [n, V] in float32 or float64.
-    """
-
-    layers: Sequence[Any]
+    layers: Sequence[Any]  # each makes its own cache
+    # From new tokens, and the caches of all layers, to which it appends them, to vectors [N, E] of the last layer.
     read: Callable[[NewTokens, list[Any]], NDArray[Any]]
-    logits: Callable[[NDArray[Any]], NDArray[Any]]
+    logits: Callable[[NDArray[Any]], NDArray[Any]]  # from rows [n, E] to logits [n, V] in float32 or float64
 
 
 class Caches:
     """The keys and values of sequences, one in each slot, in all layers of a model.
 
-    Parameters
-    ----------
-    model : CachedModel
-    num_slots : int
-    longest, most : int
-        Tokens of the longest prompt, and the most tokens of a sequence. The caches grow from the one to the other; None
-        for caches that do not grow, because they are paged.
-    **options
-        Further arguments of `new_cache` of each layer.
+    The caches begin with room for the `longest` prompt, and grow up to `most` tokens of a sequence. Paged caches do not
+    grow: `most` is None. `new_cache` of each layer gets the `options`, too.
     """
 
     def __init__(self, model: CachedModel, num_slots: int, longest: int, most: int | None, **options: Any) -> None:
@@ -182,12 +157,8 @@ class Caches:
     ) -> NDArray[Any]:
         """Read the next tokens of n sequences in one call; return the rows [n, E] of the last token of each.
 
-        Parameters
-        ----------
-        tokens : [N]
-            All tokens of the first sequence, then those of the next one.
-        begins, counts, slots : [n]
-            Place of the first one of these tokens in its sequence, the number of them, and their slot.
+        `tokens` [N] are all tokens of the first sequence, then all tokens of the next one: `counts` [n] of them.
+        `begins` [n] are the places of the first ones in their sequences.
         """
         if self._most is not None and (needed := int((begins + counts).max())) > self._capacity:
             self._capacity = min(max(needed, 2 * self._capacity), self._most)
@@ -222,16 +193,8 @@ def generate_steps(
 ) -> Iterator[Step]:
     """Yield the next tokens of sequences, step by step; only sequences that are going on are read.
 
-    Parameters
-    ----------
-    function : str
-        The name of the caller, for messages.
-    caches : Caches
-        Without tokens, and with a slot for each sequence.
-    choices : list of B TokenChoice
-        With the tokens of the prompts; new tokens are appended to these.
-    keep : function, optional
-        Gets the statistics after each step.
+    `caches` have no tokens, and a slot for each sequence. `choices` have the tokens of the prompts, and get the new
+    tokens. `keep` gets the statistics after each step. Messages name the caller, `function`.
     """
     sequences = np.arange(len(choices))
     tokens, cu_seqlens = packed([choice.tokens for choice in choices])

@@ -96,29 +96,12 @@ def explains_sampling(function: Function) -> Function:
 class TokenChoice:
     """Chooses the tokens of one sequence.
 
-    A choice depends on the logits and on `tokens` only: to repeat it changes nothing.
+    A choice depends on the logits and on `tokens` only: to repeat it changes nothing. `tokens` is the prompt, to which
+    the caller appends each chosen token. There are at most `most_new` new tokens. Each of `end_tokens` ends the
+    sequence, as its last token, and the caller can end it by `is_stopped`.
 
-    Parameters
-    ----------
-    function : str
-        The name of the caller, for messages.
-    options : SamplingOptions
-    tokens : list of int
-        The prompt. The caller appends each chosen token to this list.
-    vocab_size : int
-        V.
-    most_new : int
-        The most new tokens.
-    end_tokens : set of int
-        Each of them ends the sequence, as its last token.
-    index : int, optional
-        Place of the prompt among the prompts of a call, each of which has its own random numbers. Default: the only
-        one.
-
-    Attributes
-    ----------
-    is_stopped : bool
-        Whether the caller has ended the sequence.
+    `index` is the place of the prompt among the prompts of a call, each of which has its own random numbers; None: the
+    only prompt. Messages name the caller, `function`.
     """
 
     def __init__(

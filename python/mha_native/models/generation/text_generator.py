@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ... import _core
 from ...functions.messages import in_the_name_of
 from ...layers._constructor_arguments import optional_size
-from ..text.batching import batches, packed
 from ..text.tokenizer import Tokenizer, read_prompts
 from .engine import Caches, GenerationKeywords, GenerationOptions, GenerationStatistics, Step, generate_steps
 from .sampling import TokenChoice
@@ -18,35 +17,25 @@ from .text_stream import TextStream
 
 
 class TextGenerator(NamedTuple):
-    """A language model with its tokenizer: the parts that `CausalLM` and `serving.Batcher` share.
-
-    Attributes
-    ----------
-    model : Model
-    tokenizer : Tokenizer
-    end_tokens : set of int
-        Each of them ends a text.
-    keep : function
-        Gets the statistics of a generation after each step.
-    """
+    """A language model with its tokenizer: the parts that `CausalLM` and `serving.Batcher` share."""
 
     model: Any
     tokenizer: Tokenizer
-    end_tokens: frozenset[int]
-    keep: Callable[[GenerationStatistics], object]
+    end_tokens: frozenset[int]  # each of them ends a text
+    keep: Callable[[GenerationStatistics], object]  # gets the statistics of a generation after each step
 
     def prompts(
         self, function: str, argument: str, given: Any, *, special: bool = True
     ) -> tuple[bool, list[list[int]]]:
         """Return whether an argument is a single prompt, and the tokens of each prompt, with `special` ones or not."""
-        sizes = self.model.config.vocab_size, self.model.max_length
+        sizes = self.model.config.vocab_size, self.model.config.max_positions
         return read_prompts(self.tokenizer, function, argument, given, *sizes, special)
 
     def choice(self, function: str, options: GenerationOptions, prompt: list[int], index: int | None) -> TokenChoice:
         """Return the choice of the tokens after a prompt, the one at `index` of the prompts of a call."""
         config, ends = self.model.config, self.end_tokens
         # The last token of a text is chosen by those before it, and takes no position itself.
-        most_new = min(options.max_new_tokens, self.model.max_length - len(prompt) + 1)
+        most_new = min(options.max_new_tokens, config.max_positions - len(prompt) + 1)
         return TokenChoice(function, options.sampling, prompt, config.vocab_size, most_new, ends, index)
 
     def stream(self, prompt: list[int], options: GenerationOptions) -> TextStream:
@@ -81,10 +70,7 @@ class TextGenerator(NamedTuple):
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
         """Yield the tokens [T] of each text and the vectors [T, E] of the last layer."""
         num_threads = optional_size(function, "num_threads", num_threads)
-        for batch in batches(sequences):
-            tokens, cu_seqlens = packed(batch)
-            with in_the_name_of(function):
-                rows = self.model.hidden_states(tokens, cu_seqlens, num_threads)
+        for tokens, rows, cu_seqlens in self.model.batches(function, sequences, num_threads):
             for first, end in pairwise(cu_seqlens):
                 yield tokens[first:end], rows[first:end]
 

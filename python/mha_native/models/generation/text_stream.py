@@ -16,14 +16,8 @@ _NO_CHARACTER = "\ufffd"  # text of bytes that are not a character, or only its 
 class TextStream:
     """The text of one sequence, piece by piece.
 
-    Parameters
-    ----------
-    decode : function
-        Returns the text of tokens, without special tokens.
-    prompt : tokens
-        The tokens before the text.
-    stop : tuple of str
-        Each of them ends the text, and is not a part of it.
+    `decode` returns the text of tokens, without special ones. `prompt` are the tokens before the text. Each of `stop`
+    ends the text, and is not a part of it.
     """
 
     def __init__(self, decode: Callable[[list[int]], str], prompt: Sequence[int], stop: tuple[str, ...]) -> None:

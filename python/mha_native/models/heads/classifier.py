@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ... import _core
-from ...functions.deprecation import renamed
+from ...functions.deprecation import renamed, renamed_keyword
 from ...functions.messages import in_the_name_of
 from ...layers._constructor_arguments import WeightDType, checked_dtypes
 from ..architecture.family import EMBEDDING
@@ -121,12 +121,41 @@ class Classifier:
 
 
 class PretrainedClassifier(PretrainedModel):
-    """The base class of the public classifiers: a `Classifier`, and its labels."""
+    """The base class of the public classifiers: a `Classifier`, and its labels. Subclasses set `_TASK`."""
 
+    _TASK: str  # TEXTS or TOKENS
     _SHOWN = ("num_labels", *PretrainedModel._SHOWN)
 
     def __init__(self, classifier: Classifier) -> None:
         self._classifier = classifier
+
+    @classmethod
+    @renamed_keyword("directory", "model")
+    def from_pretrained(
+        cls: type[Public], model: str | PathLike[str], *, dtype: DTypeLike = "float32", weight_dtype: WeightDType = None
+    ) -> Public:
+        """Open a classifier in the files of transformers.
+
+        Its class there is ...ForSequenceClassification for a `TextClassifier`, and ...ForTokenClassification for a
+        `TokenClassifier`.
+
+        Parameters
+        ----------
+        model : path of a directory, or name of a model
+            With the files that `SentenceEncoder.from_pretrained` reads. In config.json, ``id2label`` has the labels.
+            For labels of texts ``problem_type`` chooses the function from logits to scores. The head is the one of the
+            family.
+        dtype, weight_dtype
+            As for `SentenceEncoder.from_pretrained`; the head is computed in float32.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError, OSError, ImportError
+            As for `SentenceEncoder.from_pretrained`.
+        """
+        function = f"{cls.__name__}.from_pretrained"
+        with in_the_name_of(function):
+            return cls(load_classifier(function, find_directory(model), cls._TASK, dtype, weight_dtype))
 
     @property
     def _model(self) -> Model:

@@ -12,23 +12,12 @@ from .pooling import Pooling, read_pooling, scaled_to_length_1
 
 
 class HeadConfig(NamedTuple):
-    """The modules after the transformer, as their files describe them.
-
-    Attributes
-    ----------
-    pooling : Pooling
-    steps : tuple of DenseConfig or None
-        The modules after the pooling, in order; None scales to length 1.
-    normalize : bool
-        Whether embeddings are scaled to length 1 at the end.
-    features : int
-        Width of an embedding.
-    """
+    """The modules after the transformer, as their files describe them."""
 
     pooling: Pooling
-    steps: tuple[DenseConfig | None, ...]
-    normalize: bool
-    features: int
+    steps: tuple[DenseConfig | None, ...]  # the modules after the pooling, in order; None scales to length 1
+    normalize: bool  # whether embeddings are scaled to length 1 at the end
+    features: int  # width of an embedding
 
 
 def read_head(modules: list[Module], embed_dim: int) -> HeadConfig:
@@ -85,17 +74,10 @@ class Head:
         normalize: bool | None,
         num_threads: int | None,
     ) -> NDArray[np.float32]:
-        """Return the embeddings [n, features] of n texts.
+        """Return the embeddings [n, features] of n texts; `rows` to `prompt_tokens` are as for a call of `Pooling`.
 
-        Parameters
-        ----------
-        rows, cu_seqlens, prompt_tokens
-            As for a call of `Pooling`.
-        features : int
-            Number of features to keep; the others are left out at the end.
-        normalize : bool, optional
-            Whether to scale the kept features to length 1. By default all features are scaled if modules.json says so,
-            before some are left out.
+        The first `features` are kept, and `normalize` scales these to length 1. By default all features are scaled if
+        modules.json says so, before some are left out.
         """
         is_cut = features < self.features
         scales_all = self._config.normalize if normalize is None else normalize and not is_cut

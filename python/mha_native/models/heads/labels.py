@@ -18,17 +18,11 @@ FUNCTIONS = ("softmax", "sigmoid", "none")
 
 
 class Labels(NamedTuple):
-    """The labels of a classifier, and the function from logits to scores.
+    """The labels of a classifier, and the function from logits to scores."""
 
-    Attributes
-    ----------
-    names : tuple of L str
-    function : str
-        One of `FUNCTIONS`: "sigmoid" for a single label or independent labels; "softmax" for labels that exclude each
-        other; "none" for regression.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # L of them
+    # One of `FUNCTIONS`: "sigmoid" for a single label or independent labels; "softmax" for labels that exclude each
+    # other; "none" for regression.
     function: str
 
 

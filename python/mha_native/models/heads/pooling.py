@@ -28,19 +28,13 @@ _MOST_MODES = 64  # in one file; there are six different modes
 
 
 class Pooling(NamedTuple):
-    """Pool the vectors of tokens into one vector.
+    """Pool the vectors of tokens into one vector."""
 
-    Attributes
-    ----------
-    modes : tuple of str
-        The results are concatenated: "cls", the first token; "lasttoken", the last one; "max" of each feature; "mean",
-        the sum over T tokens divided by T; "mean_sqrt_len_tokens", divided by the square root of T; "weightedmean",
-        with the weight p for the token at position p, counted from 1.
-    include_prompt : bool
-        Whether the tokens of a prompt are pooled. Without them the other tokens keep their positions.
-    """
-
+    # The results are concatenated: "cls", the first token; "lasttoken", the last one; "max" of each feature; "mean",
+    # the sum over T tokens divided by T; "mean_sqrt_len_tokens", divided by the square root of T; "weightedmean", with
+    # the weight p for the token at position p, counted from 1.
     modes: tuple[str, ...] = ("mean",)
+    # Whether the tokens of a prompt are pooled. Without them the other tokens keep their positions.
     include_prompt: bool = True
 
     def __call__(
@@ -53,14 +47,8 @@ class Pooling(NamedTuple):
     ) -> NDArray[Any]:
         """Return the vectors [n, E len(modes)] of n texts, scaled to length 1 on request; zeros for no tokens.
 
-        Parameters
-        ----------
-        rows : [N, E]
-            The vectors of the tokens of all texts.
-        cu_seqlens : [n + 1]
-            Offsets of the rows of each text.
-        prompt_tokens : int
-            Number of tokens at the beginning of each text that are left out.
+        `rows` [N, E] are the vectors of the tokens of all texts, and `cu_seqlens` [n + 1] the offsets of the rows of
+        each text. The first `prompt_tokens` tokens of each text are left out.
         """
         if prompt_tokens:
             lengths = np.diff(cu_seqlens)

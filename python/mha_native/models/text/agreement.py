@@ -42,13 +42,7 @@ _SPECIAL = ("bos_token", "cls_token", "eos_token", "sep_token", "unk_token", "pa
 def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None:
     """Raise ValueError if tokenizer_config.json disagrees with tokenizer.json, or asks for an unsupported feature.
 
-    Parameters
-    ----------
-    path : Path
-        The path of tokenizer_config.json.
-    library : tokenizers.Tokenizer
-    values
-        The entries of the file; empty if it is missing.
+    `path` is the path of tokenizer_config.json, and `values` are its entries, which are empty if it is missing.
     """
     from tokenizers import models, normalizers  # type: ignore[import-not-found, unused-ignore]
 

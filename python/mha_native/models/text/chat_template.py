@@ -17,13 +17,7 @@ _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls
 class ChatTemplate:
     """A template that runs in the sandbox of jinja2: it sees only the messages, and cannot read files.
 
-    Parameters
-    ----------
-    path : Path
-        The file of the template, for error messages.
-    template : str, optional
-    tokenizer_config : mapping
-        Has the texts of the special tokens.
+    Messages name the file `path` of the template. `tokenizer_config` has the texts of the special tokens.
     """
 
     def __init__(self, path: Path, template: str | None, tokenizer_config: Mapping[str, Any]) -> None:

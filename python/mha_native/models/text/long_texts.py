@@ -23,11 +23,6 @@ class LongTexts:
     Exact for the tokenizer of BERT: a text is split at blanks and around punctuation, and the tokens of a word depend
     on that word alone (WordPiece). So a beginning has the tokens of the whole text, except at its end: the last word
     can continue, and an added token such as [MASK] can begin there. With another tokenizer texts stay whole.
-
-    Parameters
-    ----------
-    library : tokenizers.Tokenizer
-    max_tokens : int
     """
 
     def __init__(self, library: Any, max_tokens: int) -> None:

@@ -12,17 +12,10 @@ _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
 
 class Prompts(NamedTuple):
-    """The prompts of a model, which it puts before texts.
-
-    Attributes
-    ----------
-    by_name : dict of str to str
-    default_name : str, optional
-        The prompt of calls that name none.
-    """
+    """The prompts of a model, which it puts before texts."""
 
     by_name: dict[str, str]
-    default_name: str | None
+    default_name: str | None  # the prompt of calls that name none
 
     def chosen(self, function: str, prompt_name: str | None, prompt: str | None) -> str:
         """Return the prompt of a call: the prompt itself, the prompt with this name, or the default.

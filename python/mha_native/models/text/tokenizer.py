@@ -26,18 +26,10 @@ def require_library() -> None:
 def read_library(folder: Path, settings: Mapping[str, Any], *, is_cut: bool = True) -> Any:
     """Read the ``tokenizers.Tokenizer`` of a folder, without padding, and compare it with tokenizer_config.json.
 
-    Parameters
-    ----------
-    folder : Path
-    settings : mapping
-        The entries of tokenizer_config.json.
-    is_cut : bool, default True
-        Whether texts are cut, so that the side matters. If not, the library cuts no text.
+    `settings` are the entries of tokenizer_config.json. Unless `is_cut`, the library cuts no text, and the side of
+    truncation does not matter.
 
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If tokenizer.json is missing or damaged, or if the files disagree.
+    Raises FileNotFoundError or ValueError if tokenizer.json is missing or damaged, or if the files disagree.
     """
     import tokenizers
 
@@ -57,12 +49,8 @@ def read_tokenizer(
 ) -> "Tokenizer":
     """Read the tokenizer of a text encoder, which cuts texts to `max_seq_length` tokens unless `cuts` is False.
 
-    Raises
-    ------
-    ImportError
-        Without the library.
-    FileNotFoundError, ValueError
-        If the file is missing or damaged, or does not fit the other files of the model.
+    Raises ImportError without the library, and FileNotFoundError or ValueError if the file is missing or damaged, or
+    does not fit the other files of the model.
     """
     import tokenizers  # type: ignore[import-not-found, unused-ignore]
 
@@ -90,14 +78,8 @@ def read_tokenizer(
 class Tokenizer:
     """Turns texts into tokens, and tokens into texts.
 
-    With some damaged files the library fails only here; its errors become ValueError.
-
-    Parameters
-    ----------
-    library : tokenizers.Tokenizer
-        It cuts texts if it has truncation.
-    long_texts : LongTexts, optional
-        Beginnings of texts that are cut. Default: whole texts go to the library.
+    With some damaged files the library fails only here; its errors become ValueError. A library with truncation cuts
+    texts, and `long_texts` shortens them before that; None: whole texts go to the library.
     """
 
     def __init__(self, library: Any, long_texts: LongTexts | None = None) -> None:
@@ -190,13 +172,7 @@ class Tokenizer:
 
 
 class NoTokenizer:
-    """Fallback for a model without a supported tokenizer, which takes tokens only.
-
-    Parameters
-    ----------
-    instead : tuple of str
-        Names of the unsupported files of a tokenizer.
-    """
+    """Fallback for a model with unsupported tokenizer files `instead` of tokenizer.json, which takes tokens only."""
 
     def __init__(self, instead: Sequence[str]) -> None:
         self._instead = " or ".join(instead)

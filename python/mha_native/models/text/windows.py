@@ -21,12 +21,7 @@ class Window(NamedTuple):
 class PieceTokenizer:
     """Split texts into windows of at most `max_seq_length` tokens; neighbours share `stride` tokens.
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-        It must not cut texts.
-    settings : Mapping
-        The entries of tokenizer_config.json.
+    The tokenizer must not cut texts. `settings` are the entries of tokenizer_config.json.
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: Any, max_seq_length: int) -> None:

@@ -22,15 +22,8 @@ _DECODER = {
     "blk.{}.ffn_up.weight": "layers.{}.mlp.up_proj.weight",
     "blk.{}.ffn_down.weight": "layers.{}.mlp.down_proj.weight",
 }
-_BIASES = {
-    "blk.{}.attn_q.bias": "layers.{}.self_attn.q_proj.bias",
-    "blk.{}.attn_k.bias": "layers.{}.self_attn.k_proj.bias",
-    "blk.{}.attn_v.bias": "layers.{}.self_attn.v_proj.bias",
-}
-_HEAD_NORMS = {
-    "blk.{}.attn_q_norm.weight": "layers.{}.self_attn.q_norm.weight",
-    "blk.{}.attn_k_norm.weight": "layers.{}.self_attn.k_norm.weight",
-}
+_BIASES = {f"blk.{{}}.attn_{part}.bias": f"layers.{{}}.self_attn.{part}_proj.bias" for part in "qkv"}
+_HEAD_NORMS = {f"blk.{{}}.attn_{part}_norm.weight": f"layers.{{}}.self_attn.{part}_norm.weight" for part in "qk"}
 _FOUR_NORMS = {
     "blk.{}.post_attention_norm.weight": "layers.{}.post_attention_layernorm.weight",
     "blk.{}.ffn_norm.weight": "layers.{}.pre_feedforward_layernorm.weight",
@@ -57,30 +50,17 @@ _GPT2 = {
 
 
 class Architecture(NamedTuple):
-    """Models with the same layout in GGUF files.
+    """Models with the same layout in GGUF files."""
 
-    Attributes
-    ----------
-    model_type : str
-        The entry of config.json.
-    names : dict of str to str
-        The names of tensors in transformers, without the prefix of a model with a head, by their names in the file.
-    fixed : dict
-        Entries of config.json with the same value in all these models.
-    turns_neighbours : bool
-        Rows of queries and keys have the order for interleaved pairs: feature i of the first half of a head is row 2 i,
-        and feature i of the second half is row 2 i + 1.
-    norms_add_one : bool
-        Norms multiply with 1 plus the weight in transformers, and the file holds the sum.
-    transposed : set of str
-        Matrices with the shape [in, out] in transformers, by the ends of their names in the file.
-    """
-
-    model_type: str
+    model_type: str  # in config.json
+    # The names of tensors in transformers, without the prefix of a model with a head, by their names in the file.
     names: Mapping[str, str]
-    fixed: Mapping[str, Any]
+    fixed: Mapping[str, Any]  # entries of config.json with the same value in all these models
+    # Rows of queries and keys have the order for interleaved pairs: feature i of the first half of a head is row 2 i,
+    # and feature i of the second half is row 2 i + 1.
     turns_neighbours: bool = False
-    norms_add_one: bool = False
+    norms_add_one: bool = False  # norms multiply with 1 plus the weight in transformers, and the file holds the sum
+    # Matrices with the shape [in, out] in transformers, by the ends of their names in the file.
     transposed: frozenset[str] = frozenset()
 
     def name_in_file(self, name: str) -> str:

@@ -13,27 +13,13 @@ _CASED_WORDS = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]
 
 
 class _Kind(NamedTuple):
-    """A pre-tokenizer, with the normalization before it.
+    """A pre-tokenizer, with the normalization before it."""
 
-    Attributes
-    ----------
-    pattern : str, optional
-        The pattern of the pieces. Default: the pattern of GPT-2.
-    splits_digits : bool
-        Each digit becomes a piece first.
-    is_composed : bool
-        Texts are converted to NFC first.
-    takes_whole_pieces : bool
-        A piece that is a token stays this token, without merges.
-    adds_bos : bool
-        By default texts begin with a special token.
-    """
-
-    pattern: str | None = None
-    splits_digits: bool = False
-    is_composed: bool = False
-    takes_whole_pieces: bool = False
-    adds_bos: bool = False
+    pattern: str | None = None  # of the pieces; None: the pattern of GPT-2
+    splits_digits: bool = False  # each digit becomes a piece first
+    is_composed: bool = False  # texts are converted to NFC first
+    takes_whole_pieces: bool = False  # a piece that is a token stays this token, without merges
+    adds_bos: bool = False  # by default texts begin with a special token
 
 
 _LLAMA3 = _Kind(_WORDS + r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _REST, takes_whole_pieces=True, adds_bos=True)

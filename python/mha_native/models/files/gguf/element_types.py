@@ -1,12 +1,11 @@
 """The types of elements in GGUF files: plain numbers, and blocks of small integers with a scale for each block."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..safetensors import as_float32
+from ..tensor_file import PLAIN_READERS, Reader
 from .super_blocks import q4_k, q5_k, q6_k
 
 _BLOCK = 32  # elements of a block, for types without K in their names
@@ -57,10 +56,6 @@ ELEMENT_TYPES = {
     40: ElementType("NVFP4", 64, 36),
     41: ElementType("Q1_0", 128, 18),
 }
-
-
-def _plain(dtype: str) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
-    return lambda raw: as_float32(raw, dtype)
 
 
 def _q4_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -127,11 +122,9 @@ def _with_fifth_bits(blocks: NDArray[Any]) -> NDArray[np.float32]:
     return elements
 
 
-# Functions from the bytes of a tensor, which are whole blocks, to its elements in float32, in any shape.
-READERS: dict[str, Callable[[NDArray[np.uint8]], NDArray[np.float32]]] = {
-    "F32": _plain("F32"),
-    "F16": _plain("F16"),
-    "BF16": _plain("BF16"),
+# The bytes of a tensor are whole blocks.
+READERS: dict[str, Reader] = {
+    **PLAIN_READERS,
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,

@@ -11,7 +11,7 @@ import numpy as np
 
 from ....functions.messages import shown
 from ..json_files import MAX_SIZE
-from ..safetensors import TensorEntry
+from ..tensor_file import TensorEntry
 from .element_types import ELEMENT_TYPES
 
 # The largest size of a header. The largest vocabularies, of 262,144 tokens, have some 20 MiB with their merges.
@@ -31,17 +31,9 @@ _BOOL, _STRING, _ARRAY = 7, 8, 9
 
 
 class Header(NamedTuple):
-    """The header of a file.
+    """The header of a file. Shapes of tensors have the order of NumPy: the last axis has neighbouring elements."""
 
-    Attributes
-    ----------
-    metadata : dict
-        Values are int, float, bool or str, lists of str, or arrays [N] of NumPy.
-    entries : dict of str to TensorEntry
-        The tensors. Shapes have the order of NumPy: elements along the last axis are neighbours.
-    """
-
-    metadata: dict[str, Any]
+    metadata: dict[str, Any]  # int, float, bool or str, lists of str, or arrays [N] of NumPy
     entries: dict[str, TensorEntry]
     first_byte: int  # of the numbers
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -18,20 +17,8 @@ from .tokenizer import build_tokenizer, read_chat_template, read_tokenizer_confi
 class GGUFSource:
     """A model in a GGUF file, in the terms of a folder of Hugging Face: a `Source`.
 
-    The metadata are read and checked at once, tensors and tokenizer on demand.
-
-    Attributes
-    ----------
-    path : Path
-    config : dict
-        The entries of an equivalent config.json.
-    generation : dict
-        The entries of an equivalent generation_config.json: ``eos_token_id``, an int or a list, ``bos_token_id`` and
-        ``pad_token_id``.
-    chat_template : str, optional
-        The chat template, in Jinja.
-    tokenizer_config : dict
-        The entries of an equivalent tokenizer_config.json.
+    The metadata are read and checked at once, tensors and tokenizer on demand. `generation` has ``bos_token_id``,
+    ``pad_token_id``, and ``eos_token_id``, an int or a list.
 
     Raises OSError or ValueError if the file cannot be read or is damaged, or if the metadata have unknown or
     unsupported entries.
@@ -54,39 +41,25 @@ class GGUFSource:
             return build_tokenizer(file)
 
     def tensors(self, shapes: Iterable[tuple[str, tuple[int, ...]]], prefix: str = "") -> "GGUFTensors":
-        """Return the tensors of `shapes`, in float32: a context manager.
-
-        `shapes` has the names of transformers without `prefix`, which has no effect for a GGUF file.
-        """
+        """Return the tensors of `shapes`; `prefix` has no effect for a GGUF file."""
         return GGUFTensors(self.path, shapes, self._architecture, self.config.get("head_dim", 0))
 
 
-class GGUFTensors:
-    """The tensors of a GGUF file by their names in transformers, and in its layout. A context manager.
-
-    All names, shapes and types are checked first.
-    """
+class GGUFTensors(Checkpoint):
+    """The tensors of a GGUF file by their names in transformers, and in its layout."""
 
     def __init__(
         self, path: Path, shapes: Iterable[tuple[str, tuple[int, ...]]], architecture: Architecture, head_dim: int
     ) -> None:
         self._architecture, self._head_dim = architecture, head_dim
-        self._checkpoint = Checkpoint(path, (self._in_file(*entry) for entry in shapes), open_file=GGUFFile)
-
-    def __enter__(self) -> "GGUFTensors":
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._checkpoint.__exit__(kind, error, trace)
+        super().__init__(path, (self._in_file(*entry) for entry in shapes), open_file=GGUFFile)
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
-        """Return a copy of the tensor `name`, in float32."""
         in_file = self._architecture.name_in_file(name)
-        return self._architecture.as_in_transformers(in_file, self._checkpoint[in_file], self._head_dim)
+        return self._architecture.as_in_transformers(in_file, super().__getitem__(in_file), self._head_dim)
 
     def __contains__(self, name: str) -> bool:
-        """Return whether the file has the tensor `name`, in `shapes` or not."""
-        return self._architecture.name_in_file(name) in self._checkpoint
+        return super().__contains__(self._architecture.name_in_file(name))
 
     def _in_file(self, name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         in_file = self._architecture.name_in_file(name)

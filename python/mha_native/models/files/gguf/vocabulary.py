@@ -15,14 +15,8 @@ _CONTROL, _USER_DEFINED, _LAST_KIND = 3, 4, 6
 class Vocabulary:
     """Tokens by their numbers, checked.
 
-    Attributes
-    ----------
-    tokens : list of str
-    numbers : dict of str to int
-    special : list of str
-        Control tokens, such as the end of a text.
-    whole : list of str
-        Other tokens that are found in texts before texts are split.
+    `special` are control tokens, such as the end of a text. `whole` are other tokens that are found in texts before
+    texts are split.
 
     Raises ValueError if there are no tokens, if two tokens are equal, or if an array does not have one value for each
     token.

@@ -1,0 +1,94 @@
+"""A file with named tensors, each read on demand.
+
+Files are read, not mapped into memory. If another program truncates a mapped file, the next access ends the process.
+"""
+
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import _core
+from .json_files import require_file
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11 on
+
+# A function from the bytes of a tensor to its elements in float32, in any shape.
+Reader: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
+
+
+class TensorEntry(NamedTuple):
+    """The description of a tensor in the header of a file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int  # the first byte, counted from the first byte of all tensors
+    end: int
+
+
+class TensorFile(ABC):
+    """The tensors of a file by their names, each read on demand. A context manager.
+
+    Raises OSError or ValueError if the file cannot be read, or the header is damaged or names bytes beyond the end.
+    `read` raises ValueError if the file has become shorter.
+    """
+
+    kind: str  # the name of the format
+    readable: Mapping[str, Reader]  # by the dtypes of tensors
+    described_by: str  # the source of the expected tensors, for messages
+    entries: dict[str, TensorEntry]
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with contextlib.ExitStack() as stack:
+            self._file = stack.enter_context(open(require_file(path), "rb"))
+            try:
+                header = self._read_header(self._file, os.fstat(self._file.fileno()).st_size)
+            except ValueError as error:
+                raise ValueError(f"{path} is not a valid {self.kind} file: {error}") from error
+            self.entries, self._first_byte = header
+            self._stack = stack.pop_all()
+
+    @abstractmethod
+    def _read_header(self, file: IO[bytes], file_bytes: int) -> tuple[dict[str, TensorEntry], int]:
+        """Return the entries, and the first byte of the numbers. A ValueError does not name the file."""
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """Return the tensor `name`, with a dtype of `readable`, in float32."""
+        entry = self.entries[name]
+        raw = np.empty(entry.end - entry.begin, np.uint8)
+        self._file.seek(self._first_byte + entry.begin)
+        count = self._file.readinto(raw.data)
+        if count != raw.nbytes:
+            raise ValueError(f"{self.path} has been cut short: {name} has {count} of its {raw.nbytes} bytes")
+        return self.readable[entry.dtype](raw).reshape(entry.shape)
+
+
+def _plain(raw: NDArray[np.uint8], dtype: str) -> NDArray[Any]:
+    return raw.view(dtype).astype(np.float32, copy=False)
+
+
+def _bfloat16(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    bits = raw.view("<u2").astype(np.uint16, copy=False)  # in the byte order of this machine
+    return _core.convert(bits.view(_core.bfloat16()), "float32")
+
+
+# Readers of plain numbers.
+PLAIN_READERS: dict[str, Reader] = {
+    "F32": partial(_plain, dtype="<f4"),
+    "F16": partial(_plain, dtype="<f2"),
+    "BF16": _bfloat16,
+}
