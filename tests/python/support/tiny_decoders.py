@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tiny_bert
+from checkpoints import Shapes, affine, random_weights
 
 Array = np.ndarray[Any, Any]
 
@@ -47,7 +48,7 @@ def config(model_type: str, **changes: Any) -> dict[str, Any]:
     return {"model_type": model_type, "vocab_size": VOCABULARY, **_OF_FAMILIES[model_type]} | changes
 
 
-def shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+def shapes(settings: dict[str, Any]) -> Shapes:
     """The tensors of the model, as transformers saves it."""
     model_type = settings["model_type"]
     if model_type == "gpt2":
@@ -58,67 +59,50 @@ def shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     is_gemma = model_type.startswith("gemma")
     has_choice = model_type in ("llama", "qwen3", "gemma2", "gemma3_text")
     all_biases = has_choice and settings.get("attention_bias", False)
-    result: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (settings["vocab_size"], width)}
+    result: Shapes = {"model.embed_tokens.weight": (settings["vocab_size"], width)}
     for i in range(settings["num_hidden_layers"]):
-        layer = f"model.layers.{i}"
-        for name, shape in (
-            ("q", (rows, width)),
-            ("k", (kv_rows, width)),
-            ("v", (kv_rows, width)),
-            ("o", (width, rows)),
-        ):
-            result[f"{layer}.self_attn.{name}_proj.weight"] = shape
-            if all_biases or (model_type == "qwen2" and name != "o"):
-                result[f"{layer}.self_attn.{name}_proj.bias"] = shape[:1]
-        for name, shape in (("gate", (inner, width)), ("up", (inner, width)), ("down", (width, inner))):
-            result[f"{layer}.mlp.{name}_proj.weight"] = shape
-            if model_type == "llama" and settings.get("mlp_bias", False):
-                result[f"{layer}.mlp.{name}_proj.bias"] = shape[:1]
+        layer, has_bias = f"model.layers.{i}.", all_biases or model_type == "qwen2"
+        result |= affine("q_proj", rows, width, prefix=f"{layer}self_attn.", bias=has_bias)
+        result |= affine("k_proj v_proj", kv_rows, width, prefix=f"{layer}self_attn.", bias=has_bias)
+        result |= affine("o_proj", width, rows, prefix=f"{layer}self_attn.", bias=all_biases)
+        has_bias = model_type == "llama" and settings.get("mlp_bias", False)
+        result |= affine("gate_proj up_proj", inner, width, prefix=f"{layer}mlp.", bias=has_bias)
+        result |= affine("down_proj", width, inner, prefix=f"{layer}mlp.", bias=has_bias)
         norms = ["input", "post_attention"] + ["pre_feedforward", "post_feedforward"] * is_gemma
-        result |= {f"{layer}.{name}_layernorm.weight": (width,) for name in norms}
+        result |= affine([f"{name}_layernorm" for name in norms], width, prefix=layer, bias=False)
         if model_type in ("qwen3", "gemma3_text"):
-            result |= {f"{layer}.self_attn.{name}_norm.weight": (head_dim,) for name in "qk"}
-    result["model.norm.weight"] = (width,)
-    if not settings.get("tie_word_embeddings", is_gemma):
-        result["lm_head.weight"] = (settings["vocab_size"], width)
-    return result
+            result |= affine("q_norm k_norm", head_dim, prefix=f"{layer}self_attn.", bias=False)
+    return result | affine("model.norm", width, bias=False) | _head(settings, width, is_gemma)
 
 
-def _gpt2_shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+def _gpt2_shapes(settings: dict[str, Any]) -> Shapes:
     width = settings["n_embd"]
     inner = settings.get("n_inner") or 4 * width
-    result: dict[str, tuple[int, ...]] = {
+    result: Shapes = {
         "transformer.wte.weight": (settings["vocab_size"], width),
         "transformer.wpe.weight": (settings["n_positions"], width),
     }
+    products = {"attn.c_attn": (width, 3 * width), "attn.c_proj": (width, width)}
+    products |= {"mlp.c_fc": (width, inner), "mlp.c_proj": (inner, width)}
     for i in range(settings["n_layer"]):
-        for name, features, rows in (
-            ("attn.c_attn", width, 3 * width),
-            ("attn.c_proj", width, width),
-            ("mlp.c_fc", width, inner),
-            ("mlp.c_proj", inner, width),
-        ):
-            result[f"transformer.h.{i}.{name}.weight"] = (features, rows)
-            result[f"transformer.h.{i}.{name}.bias"] = (rows,)
-        for name in ("ln_1", "ln_2"):
-            result |= {f"transformer.h.{i}.{name}.{which}": (width,) for which in ("weight", "bias")}
-    result |= {f"transformer.ln_f.{which}": (width,) for which in ("weight", "bias")}
-    if not settings.get("tie_word_embeddings", True):
-        result["lm_head.weight"] = (settings["vocab_size"], width)
-    return result
+        layer = f"transformer.h.{i}."
+        for name, shape in products.items():  # [in, out]
+            result |= {f"{layer}{name}.weight": shape, f"{layer}{name}.bias": shape[1:]}
+        result |= affine("ln_1 ln_2", width, prefix=layer)
+    return result | affine("transformer.ln_f", width) | _head(settings, width, True)
+
+
+def _head(settings: dict[str, Any], width: int, is_tied: bool) -> Shapes:
+    is_tied = settings.get("tie_word_embeddings", is_tied)
+    return {} if is_tied else {"lm_head.weight": (settings["vocab_size"], width)}
 
 
 def tensors(settings: dict[str, Any]) -> dict[str, Array]:
-    """Random weights of such a size that no part of the model is without effect."""
-    rng = np.random.default_rng(0)
-    is_gemma = settings["model_type"].startswith("gemma")
-    result = {}
-    for name, shape in shapes(settings).items():
-        size = 1 / np.sqrt(WIDTH) if len(shape) == 2 else 0.3
-        is_norm = len(shape) == 1 and name.endswith("weight")
-        tensor = rng.standard_normal(shape) * size + (is_norm and not is_gemma)
-        result[name] = tensor.astype(np.float32)
-    return result
+    """Return random weights. The norms of Gemma multiply with 1 more than their weights."""
+    of_model, is_gemma = shapes(settings), settings["model_type"].startswith("gemma")
+    return random_weights(
+        of_model, lambda name: 1 / np.sqrt(WIDTH) if len(of_model[name]) == 2 else 0.3, norm=not is_gemma
+    )
 
 
 def renamed(weights: dict[str, Array]) -> dict[str, Array]:

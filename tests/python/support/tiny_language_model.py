@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tokenizers
-from safetensors.numpy import save_file
+from checkpoints import byte_level_bpe, write_folder
 
 Array = np.ndarray[Any, Any]
 
@@ -24,11 +23,8 @@ TEMPLATE = (
 
 def tokenizer() -> tokenizers.Tokenizer:
     """BPE over bytes; special tokens are in no text unless it names them."""
-    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "a"), ("Ã", "©")]
-    words = [*SPECIAL, *letters, *("".join(pair) for pair in merges)]
-    result = tokenizers.Tokenizer(tokenizers.models.BPE({word: i for i, word in enumerate(words)}, merges))
-    result.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    result = byte_level_bpe(SPECIAL, merges)
     result.decoder = tokenizers.decoders.ByteLevel()
     result.add_special_tokens(SPECIAL)
     return result
@@ -77,7 +73,7 @@ def write(directory: Path, files: dict[str, Any] | None = None, **changes: Any) 
     """The files of the model. `changes` are entries of config.json; a file that is None is left out."""
     contents: dict[str, Any] = {
         "config.json": config(**changes),
-        "tokenizer.json": json.loads(tokenizer().to_str()),
+        "tokenizer.json": tokenizer().to_str(),
         "tokenizer_config.json": {
             "bos_token": SPECIAL[BEGIN],
             "eos_token": {"content": SPECIAL[END], "special": True},
@@ -85,12 +81,5 @@ def write(directory: Path, files: dict[str, Any] | None = None, **changes: Any) 
         },
         **(files or {}),
     }
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        if content is not None:
-            text = content if isinstance(content, str) else json.dumps(content)
-            (directory / name).write_text(text, encoding="utf-8")
     weights = tensors(changes.get("vocab_size", VOCABULARY), changes.get("n_positions", POSITIONS))
-    prefixed = {f"transformer.{name}": tensor for name, tensor in weights.items()}
-    save_file(prefixed, directory / "model.safetensors", metadata={"format": "pt"})
-    return directory
+    return write_folder(directory, contents, {f"transformer.{name}": tensor for name, tensor in weights.items()})

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tiny_bert
+from checkpoints import Shapes, affine, random_weights
 
 Array = np.ndarray[Any, Any]
 
@@ -69,7 +70,7 @@ def config(model_type: str, **changes: Any) -> dict[str, Any]:
     return {"model_type": model_type, **_TOKENS, **(_T5 if model_type == "t5" else _BART)} | changes
 
 
-def shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+def shapes(settings: dict[str, Any]) -> Shapes:
     """The tensors of the model, as transformers saves it."""
     result = (_t5_shapes if settings["model_type"] == "t5" else _bart_shapes)(settings)
     if not settings.get("tie_word_embeddings", True):
@@ -77,63 +78,60 @@ def shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return result
 
 
-def _bart_shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    vocabulary, width = settings["vocab_size"], settings["d_model"]
-    result: dict[str, tuple[int, ...]] = {
-        "model.shared.weight": (vocabulary, width),
-        "final_logits_bias": (1, vocabulary),
-    }
+def _bart_shapes(settings: dict[str, Any]) -> Shapes:
+    vocabulary, width, model_type = settings["vocab_size"], settings["d_model"], settings["model_type"]
+    result: Shapes = {"model.shared.weight": (vocabulary, width), "final_logits_bias": (1, vocabulary)}
     norms = []
     for stack in ("encoder", "decoder"):
-        if settings["model_type"] in ("bart", "mbart"):
+        if model_type in ("bart", "mbart"):
             result[f"model.{stack}.embed_positions.weight"] = (settings["max_position_embeddings"] + 2, width)
             norms.append(f"model.{stack}.layernorm_embedding")
-        if settings["model_type"] in ("mbart", "pegasus"):
+        if model_type in ("mbart", "pegasus"):
             norms.append(f"model.{stack}.layer_norm")
         inner = settings[f"{stack}_ffn_dim"]
         attentions = ["self_attn"] + ["encoder_attn"] * (stack == "decoder")
         for i in range(settings[f"{stack}_layers"]):
-            layer = f"model.{stack}.layers.{i}"
-            products = {f"{name}.{part}_proj": (width, width) for name in attentions for part in ("q", "k", "v", "out")}
-            for name, shape in (products | {"fc1": (inner, width), "fc2": (width, inner)}).items():
-                result |= {f"{layer}.{name}.weight": shape, f"{layer}.{name}.bias": shape[:1]}
-            norms += [f"{layer}.{name}_layer_norm" for name in [*attentions, "final"]]
-    return result | {f"{norm}.{which}": (width,) for norm in norms for which in ("weight", "bias")}
+            layer = f"model.{stack}.layers.{i}."
+            for name in attentions:
+                result |= affine("q_proj k_proj v_proj out_proj", width, width, prefix=f"{layer}{name}.")
+            result |= affine("fc1", inner, width, prefix=layer) | affine("fc2", width, inner, prefix=layer)
+            norms += [f"{layer}{name}_layer_norm" for name in [*attentions, "final"]]
+    return result | affine(norms, width)
 
 
-def _t5_shapes(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+def _t5_shapes(settings: dict[str, Any]) -> Shapes:
     width, heads, inner = settings["d_model"], settings["num_heads"], settings["d_ff"]
-    rows = heads * settings["d_kv"]
-    is_gated = settings.get("feed_forward_proj", "relu").startswith("gated")
-    result: dict[str, tuple[int, ...]] = {"shared.weight": (settings["vocab_size"], width)}
+    rows, buckets = heads * settings["d_kv"], settings["relative_attention_num_buckets"]
+    rising = "wi_0 wi_1" if settings.get("feed_forward_proj", "relu").startswith("gated") else "wi"
+    result: Shapes = {"shared.weight": (settings["vocab_size"], width)}
     for stack, depth in (("encoder", "num_layers"), ("decoder", "num_decoder_layers")):
         parts = ["SelfAttention"] + ["EncDecAttention"] * (stack == "decoder")
-        buckets = (settings["relative_attention_num_buckets"], heads)
-        result[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = buckets
-        result[f"{stack}.final_layer_norm.weight"] = (width,)
+        result[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = (buckets, heads)
+        result |= affine("final_layer_norm", width, prefix=f"{stack}.", bias=False)
         for i in range(settings[depth]):
-            layer = f"{stack}.block.{i}.layer"
+            layer = f"{stack}.block.{i}.layer."
             for part, name in enumerate(parts):
-                result |= {f"{layer}.{part}.{name}.{letter}.weight": (rows, width) for letter in "qkv"}
-                result[f"{layer}.{part}.{name}.o.weight"] = (width, rows)
-            for name in ["wi_0", "wi_1"] if is_gated else ["wi"]:
-                result[f"{layer}.{len(parts)}.DenseReluDense.{name}.weight"] = (inner, width)
-            result[f"{layer}.{len(parts)}.DenseReluDense.wo.weight"] = (width, inner)
-            result |= {f"{layer}.{part}.layer_norm.weight": (width,) for part in range(len(parts) + 1)}
+                result |= affine("q k v", rows, width, prefix=f"{layer}{part}.{name}.", bias=False)
+                result |= affine("o", width, rows, prefix=f"{layer}{part}.{name}.", bias=False)
+            dense = f"{layer}{len(parts)}.DenseReluDense."
+            result |= affine(rising, inner, width, prefix=dense, bias=False)
+            result |= affine("wo", width, inner, prefix=dense, bias=False)
+            norms = [f"{part}.layer_norm" for part in range(len(parts) + 1)]
+            result |= affine(norms, width, prefix=layer, bias=False)
     return result
 
 
 def tensors(settings: dict[str, Any]) -> dict[str, Array]:
-    """Random weights of such a size that no part of the model is without effect."""
-    rng = np.random.default_rng(_SEEDS.get(settings["model_type"], 0))
-    result = {}
-    for name, shape in shapes(settings).items():
-        is_table = "shared" in name or "embed_positions" in name
-        is_small = len(shape) == 1 or name == "final_logits_bias"
-        size = 0.3 if is_small else 1.0 if is_table or "bias" in name else 1 / np.sqrt(shape[1])
-        is_norm = len(shape) == 1 and name.endswith("weight")
-        result[name] = (rng.standard_normal(shape) * size + is_norm).astype(np.float32)
-    return result
+    """Return random weights."""
+    of_model = shapes(settings)
+
+    def size(name: str) -> float:
+        if len(of_model[name]) == 1 or name == "final_logits_bias":
+            return 0.3
+        is_table = "shared" in name or "embed_positions" in name or "bias" in name
+        return 1.0 if is_table else of_model[name][1] ** -0.5
+
+    return random_weights(of_model, size, seed=_SEEDS.get(settings["model_type"], 0))
 
 
 def write(
