@@ -12,7 +12,7 @@ from typing import Any
 import decoder_oracle
 import numpy as np
 import tiny_bert
-import tiny_decoders
+import tiny_generators
 from checkpoints import Shapes, affine, usual_weights
 from oracle_parts import add, attend, distances, feed, layer_norm, rotated
 
@@ -62,7 +62,7 @@ def config(model_type: str, **changes: Any) -> dict[str, Any]:
 def _shapes(values: dict[str, Any]) -> Shapes:
     kind, width, inner = values["model_type"], values["hidden_size"], values["intermediate_size"]
     if kind not in ("modernbert", *WITH_TYPES):
-        shapes = tiny_decoders.shapes(values | {"tie_word_embeddings": True})
+        shapes = tiny_generators.shapes(values | {"tie_word_embeddings": True})
         return {name.removeprefix("model."): shape for name, shape in shapes.items()}
     words = "embeddings.tok_embeddings" if kind == "modernbert" else "embeddings.word_embeddings"
     shapes = {f"{words}.weight": (values["vocab_size"], width)}
