@@ -118,14 +118,6 @@ def write(
     return write_folder(directory, contents)
 
 
-def write_language_model(
-    directory: Path, settings: dict[str, Any], weights: dict[str, Array], files: dict[str, Any] | None = None
-) -> Path:
-    """The directory of a model that writes text. `files` are written as JSON, or as they are if they are a str."""
-    contents = {"config.json": settings, "tokenizer.json": tokenizer().to_str()} | (files or {})
-    return write_folder(directory, contents, weights)
-
-
 def write_shards(directory: Path, count: int = 3) -> Path:
     """Put the weights of the model in `directory` into several files. Returns the index."""
     whole = directory / "model.safetensors"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import tiny_bert
-from checkpoints import Shapes, affine, random_weights
+from checkpoints import Shapes, affine, random_weights, write_folder
 
 Array = np.ndarray[Any, Any]
 
@@ -226,4 +226,5 @@ def write(
     files: dict[str, Any] | None = None,
 ) -> Path:
     """The directory of a model. `files` are written as JSON, or as they are if they are a str."""
-    return tiny_bert.write_language_model(directory, settings, tensors(settings) if weights is None else weights, files)
+    contents = {"config.json": settings, "tokenizer.json": tiny_bert.tokenizer().to_str()} | (files or {})
+    return write_folder(directory, contents, tensors(settings) if weights is None else weights)
