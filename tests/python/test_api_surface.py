@@ -156,9 +156,9 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
     if f'"{SEQ2SEQ_MODEL}"' in code:
         pytest.importorskip("tokenizers")
         pytest.importorskip("safetensors")
-        import tiny_seq2seq
+        import tiny_generators
 
-        tiny_seq2seq.write(folder / SEQ2SEQ_MODEL, tiny_seq2seq.config("bart"))
+        tiny_generators.write(folder / SEQ2SEQ_MODEL, tiny_generators.config("bart"))
     monkeypatch.chdir(folder)
 
 

@@ -97,8 +97,8 @@ def _of_language_model(folder: Path) -> dict[str, Callable[..., Any]]:
 
 
 def _of_translator(folder: Path) -> dict[str, Callable[..., Any]]:
-    tiny_seq2seq = pytest.importorskip("tiny_seq2seq")
-    model = models.Seq2SeqLM.from_pretrained(tiny_seq2seq.write(folder, tiny_seq2seq.config("bart")))
+    tiny_generators = pytest.importorskip("tiny_generators")
+    model = models.Seq2SeqLM.from_pretrained(tiny_generators.write(folder, tiny_generators.config("bart")))
     return {
         f"{TRANSLATOR}.generate": lambda **flags: model.generate("a", max_new_tokens=1, **flags),
         f"{TRANSLATOR}.generate_tokens": lambda **flags: model.generate_tokens([[2, 3]], max_new_tokens=1, **flags),

@@ -10,9 +10,9 @@ from typing import Any
 import decoder_oracle
 import numpy as np
 import pytest
-import tiny_decoders
+import tiny_generators
 from decoder_logits import logits, opened
-from tiny_decoders import FAMILIES
+from tiny_generators import DECODERS as FAMILIES
 from tolerance import assert_close
 
 from mha_native.models.architecture.config import ModelConfig
@@ -28,14 +28,14 @@ GEMMA = ["gemma2", "gemma3_text"]
 QWEN = ["qwen2", "qwen3"]
 
 _RNG = np.random.default_rng(7)
-SEQUENCES = [_RNG.integers(0, tiny_decoders.VOCABULARY, length).tolist() for length in (5, 1, 32, 17)]
+SEQUENCES = [_RNG.integers(0, tiny_generators.VOCABULARY, length).tolist() for length in (5, 1, 32, 17)]
 
 # Of the largest logit: what a checkpoint is computed in has its own error.
 BOUNDS = {"float64": 1e-6, "float32": 1e-5, "bfloat16": 6e-2, "float16": 8e-3, "int8": 0.1}
 
 
 def _assert_logits(directory: Path, settings: dict[str, Any], bound: float = BOUNDS["float32"], **options: Any) -> None:
-    weights = tiny_decoders.tensors(settings)
+    weights = tiny_generators.tensors(settings)
     found = logits(opened(directory, **options), SEQUENCES)
     for tokens, actual in zip(SEQUENCES, found, strict=True):
         expected = decoder_oracle.logits(settings, weights, tokens)
@@ -103,35 +103,35 @@ WITHOUT_EFFECT: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(("model_type", "changes"), SWITCHES, ids=str)
 def test_logits(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    settings = tiny_decoders.config(model_type, **changes)
-    _assert_logits(tiny_decoders.write(tmp_path, settings), settings)
+    settings = tiny_generators.config(model_type, **changes)
+    _assert_logits(tiny_generators.write(tmp_path, settings), settings)
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_the_oracle_sees_every_switch(model_type: str) -> None:
     # Else a switch that is not computed would pass for one that is.
-    plain = tiny_decoders.config(model_type)
+    plain = tiny_generators.config(model_type)
     tokens = SEQUENCES[2]
-    without = decoder_oracle.logits(plain, tiny_decoders.tensors(plain), tokens)
+    without = decoder_oracle.logits(plain, tiny_generators.tensors(plain), tokens)
     for changes in (change for name, change in SWITCHES if name == model_type and change not in WITHOUT_EFFECT):
-        settings = tiny_decoders.config(model_type, **changes)
+        settings = tiny_generators.config(model_type, **changes)
         if changes != {"tie_word_embeddings": model_type in ("gpt2", *GEMMA)}:
-            found = decoder_oracle.logits(settings, tiny_decoders.tensors(settings), tokens)
+            found = decoder_oracle.logits(settings, tiny_generators.tensors(settings), tokens)
             assert np.abs(found - without).max() > 4 * BOUNDS["float32"] * np.abs(without).max(), changes
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_dtypes(model_type: str, dtype: str, tmp_path: Path) -> None:
-    settings = tiny_decoders.config(model_type)
-    _assert_logits(tiny_decoders.write(tmp_path, settings), settings, BOUNDS[dtype], dtype=dtype)
+    settings = tiny_generators.config(model_type)
+    _assert_logits(tiny_generators.write(tmp_path, settings), settings, BOUNDS[dtype], dtype=dtype)
 
 
 @pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_weight_dtypes(model_type: str, weight_dtype: str, tmp_path: Path) -> None:
-    settings = tiny_decoders.config(model_type)
-    directory = tiny_decoders.write(tmp_path, settings)
+    settings = tiny_generators.config(model_type)
+    directory = tiny_generators.write(tmp_path, settings)
     _assert_logits(directory, settings, BOUNDS[weight_dtype], weight_dtype=weight_dtype)
     model = opened(directory, weight_dtype=weight_dtype)
     assert model.head is not None
@@ -141,9 +141,9 @@ def test_weight_dtypes(model_type: str, weight_dtype: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_a_model_without_a_head(model_type: str, tmp_path: Path) -> None:
-    settings = tiny_decoders.config(model_type, tie_word_embeddings=True)
-    weights = tiny_decoders.tensors(settings)
-    _assert_logits(tiny_decoders.write(tmp_path, settings, tiny_decoders.renamed(weights)), settings)
+    settings = tiny_generators.config(model_type, tie_word_embeddings=True)
+    weights = tiny_generators.tensors(settings)
+    _assert_logits(tiny_generators.write(tmp_path, settings, tiny_generators.renamed(weights)), settings)
 
 
 def _assert_refused(directory: Path, *words: str, **options: Any) -> None:
@@ -158,16 +158,16 @@ def _assert_refused(directory: Path, *words: str, **options: Any) -> None:
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_each_tensor_is_needed_and_in_its_shape(model_type: str, tmp_path: Path) -> None:
-    settings = tiny_decoders.config(model_type, num_hidden_layers=1, n_layer=1, tie_word_embeddings=False)
+    settings = tiny_generators.config(model_type, num_hidden_layers=1, n_layer=1, tie_word_embeddings=False)
     if model_type == "gpt2":
         del settings["num_hidden_layers"]
-    weights = tiny_decoders.tensors(settings)
+    weights = tiny_generators.tensors(settings)
     for name, whole in weights.items():
         short = name.removeprefix("model.").removeprefix("transformer.")
         others = {other: tensor for other, tensor in weights.items() if other != name}
-        _assert_refused(tiny_decoders.write(tmp_path, settings, others), f"missing: {short}")
+        _assert_refused(tiny_generators.write(tmp_path, settings, others), f"missing: {short}")
         wrong = np.concatenate([whole, whole[:1]])
-        tiny_decoders.write(tmp_path, settings, others | {name: wrong})
+        tiny_generators.write(tmp_path, settings, others | {name: wrong})
         _assert_refused(tmp_path, f"wrong shape: {name} {list(wrong.shape)} instead of {list(whole.shape)}")
 
 
@@ -214,15 +214,15 @@ REFUSED: list[Any] = [
     ids=str,
 )
 def test_a_config_of_what_is_not_computed(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    directory = tiny_decoders.write(tmp_path, tiny_decoders.config(model_type, **changes), weights={})
+    directory = tiny_generators.write(tmp_path, tiny_generators.config(model_type, **changes), weights={})
     (directory / "model.safetensors").unlink()  # refused before weights are read
     _assert_refused(directory, str(directory / "config.json"), list(changes)[-1])
 
 
 def test_a_family_that_is_not_known_is_told_which_are(tmp_path: Path) -> None:
-    directory = tiny_decoders.write(tmp_path, tiny_decoders.config("llama") | {"model_type": "phi3"}, weights={})
+    directory = tiny_generators.write(tmp_path, tiny_generators.config("llama") | {"model_type": "phi3"}, weights={})
     _assert_refused(directory, "model_type", "'phi3'", *map(repr, FAMILIES))
-    tiny_decoders.write(tmp_path, {}, weights={})
+    tiny_generators.write(tmp_path, {}, weights={})
     _assert_refused(directory, "model_type", "None")
 
 
@@ -254,27 +254,27 @@ def test_what_can_be_left_out_of_a_config(model_type: str, tmp_path: Path) -> No
     # What transformers has where the file says nothing.
     heads = 32 if model_type in QWEN else 8
     sizes = {"hidden_size": 64, "num_attention_heads": heads} if model_type != "gpt2" else {}
-    whole = tiny_decoders.config(model_type, **sizes) | DEFAULTS[model_type]
+    whole = tiny_generators.config(model_type, **sizes) | DEFAULTS[model_type]
     if model_type in ("llama", "qwen2", "mistral"):
         whole.pop("head_dim", None)
     short = {name: value for name, value in whole.items() if name not in DEFAULTS[model_type]}
     configs = [
-        _described(tiny_decoders.write(tmp_path / name, settings, weights={}))
+        _described(tiny_generators.write(tmp_path / name, settings, weights={}))
         for name, settings in (("whole", whole), ("short", short))
     ]
     assert configs[0] == configs[1]
 
 
 def test_the_positions_that_a_model_is_opened_for(tmp_path: Path) -> None:
-    settings = tiny_decoders.config("gpt2")
-    directory = tiny_decoders.write(tmp_path / "gpt2", settings)
+    settings = tiny_generators.config("gpt2")
+    directory = tiny_generators.write(tmp_path / "gpt2", settings)
     model = opened(directory, max_positions=32)
-    assert (model.config.max_positions, _tables(model)["added"].shape) == (32, (32, tiny_decoders.WIDTH))
-    assert _tables(opened(directory, max_positions=7))["added"].shape == (7, tiny_decoders.WIDTH)
+    assert (model.config.max_positions, _tables(model)["added"].shape) == (32, (32, tiny_generators.WIDTH))
+    assert _tables(opened(directory, max_positions=7))["added"].shape == (7, tiny_generators.WIDTH)
     _assert_refused(directory, "max_length must be at most n_positions, 32; got 33", max_positions=33)
     longrope = {"rope_type": "longrope", "long_factor": [2.0] * 3, "short_factor": [1.0] * 3}
-    settings = tiny_decoders.config("llama", rope_parameters=longrope | {"original_max_position_embeddings": 16})
-    directory = tiny_decoders.write(tmp_path / "llama", settings)
+    settings = tiny_generators.config("llama", rope_parameters=longrope | {"original_max_position_embeddings": 16})
+    directory = tiny_generators.write(tmp_path / "llama", settings)
     for length, factor in ((16, 1.0), (17, 2.0), (None, 2.0), (100, 2.0)):
         config = _described(directory, length)
         rotary = config.stacks[0].blocks[0].rotary
@@ -284,15 +284,15 @@ def test_the_positions_that_a_model_is_opened_for(tmp_path: Path) -> None:
 
 
 def test_the_scale_of_embeddings_is_rounded_as_they_are(tmp_path: Path) -> None:
-    settings = tiny_decoders.config("gemma2", hidden_size=20)
-    directory = tiny_decoders.write(tmp_path, settings)
-    words = tiny_decoders.tensors(settings)["model.embed_tokens.weight"]
+    settings = tiny_generators.config("gemma2", hidden_size=20)
+    directory = tiny_generators.write(tmp_path, settings)
+    words = tiny_generators.tensors(settings)["model.embed_tokens.weight"]
     np.testing.assert_array_equal(_tables(opened(directory))["words"], words * np.float32(np.sqrt(20)))
     halves = _tables(opened(directory, dtype="float16"))["words"]
     np.testing.assert_array_equal(halves, words.astype(np.float16) * np.float16(np.sqrt(20)))
 
 
 def test_config_json_is_read_as_it_is(tmp_path: Path) -> None:
-    directory = tiny_decoders.write(tmp_path, tiny_decoders.config("gpt2"))
+    directory = tiny_generators.write(tmp_path, tiny_generators.config("gpt2"))
     unknown = json.loads((directory / "config.json").read_text()) | {"use_cache": True, "resid_pdrop": 0.1, "n_ctx": 5}
-    assert _described(tiny_decoders.write(tmp_path / "b", unknown)) == _described(directory)
+    assert _described(tiny_generators.write(tmp_path / "b", unknown)) == _described(directory)

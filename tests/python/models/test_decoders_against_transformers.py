@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_decoders
+import tiny_generators
 from decoder_logits import logits, opened
-from tiny_decoders import FAMILIES, VOCABULARY
+from tiny_generators import DECODERS as FAMILIES
+from tiny_generators import VOCABULARY
 from tolerance import assert_close
 
 torch = pytest.importorskip("torch")
@@ -33,7 +34,7 @@ SEQUENCES = [_RNG.integers(0, VOCABULARY, length).tolist() for length in (6, 1, 
 
 def _save(directory: Path, model_type: str, dtype: str = "float32", **changes: Any) -> Any:
     """A model with random weights in `directory`, as transformers reads it in float64."""
-    values = tiny_decoders.config(model_type, **changes)
+    values = tiny_generators.config(model_type, **changes)
     del values["model_type"]
     name = CLASSES[model_type]
     suffix = "TextConfig" if model_type == "gemma3_text" else "Config"
@@ -46,7 +47,7 @@ def _save(directory: Path, model_type: str, dtype: str = "float32", **changes: A
             if parameter.dim() == 1:
                 parameter += 0.3 * noise
             else:
-                parameter.copy_(noise / np.sqrt(tiny_decoders.WIDTH))
+                parameter.copy_(noise / np.sqrt(tiny_generators.WIDTH))
     model.to(getattr(torch, dtype)).save_pretrained(directory)
     return _read(directory)
 

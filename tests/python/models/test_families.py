@@ -24,16 +24,6 @@ Array = np.ndarray[Any, Any]
 WITH_PADDING = [name for name in FAMILIES if tiny_families.has_padding(name)]
 
 
-def _oracle(model_type: str, sequences: list[list[int]], **changes: Any) -> Array:
-    """The means of the vectors of all tokens, scaled to length 1."""
-    settings, tensors = tiny_families.settings(model_type, **changes), tiny_families.tensors(model_type, **changes)
-    rows = [
-        bert_oracle.hidden_states(tensors, settings, tokens, places=tiny_families.places(model_type, tokens)).mean(0)
-        for tokens in sequences
-    ]
-    return np.stack([row / np.linalg.norm(row) for row in rows])
-
-
 def _assert_embeddings(actual: Array, expected: Array, label: str) -> None:
     assert_close(actual, expected, np.full(expected.shape, EMBEDDING_BOUND), label=label)
 
@@ -46,7 +36,7 @@ SEQUENCES = [tiny_bert.ids(text.replace("x unknown y", "x y")) for text in TEXTS
 def test_embeddings(model_type: str, hidden_act: str, tmp_path: Path, num_threads: int) -> None:
     model = SentenceEncoder.from_pretrained(tiny_families.write(tmp_path, model_type, hidden_act=hidden_act))
     assert (model.max_length, model.embed_dim, model.num_layers, model.num_heads) == (20, 24, 2, 3)
-    expected = _oracle(model_type, SEQUENCES, hidden_act=hidden_act)
+    expected = tiny_families.embeddings(model_type, SEQUENCES, hidden_act=hidden_act)
     together = model.encode_tokens(SEQUENCES, num_threads=num_threads)
     _assert_embeddings(together, expected, model_type)
     for tokens, embedding in zip(SEQUENCES, together, strict=True):
@@ -56,7 +46,7 @@ def test_embeddings(model_type: str, hidden_act: str, tmp_path: Path, num_thread
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "xlm-roberta", "camembert"])
 def test_a_large_eps(model_type: str, tmp_path: Path) -> None:
     model = SentenceEncoder.from_pretrained(tiny_families.write(tmp_path, model_type, layer_norm_eps=0.1))
-    expected = _oracle(model_type, SEQUENCES, layer_norm_eps=0.1)
+    expected = tiny_families.embeddings(model_type, SEQUENCES, layer_norm_eps=0.1)
     _assert_embeddings(model.encode_tokens(SEQUENCES), expected, model_type)
 
 
@@ -70,7 +60,7 @@ def test_padding_inside_of_a_text_takes_no_place_where_positions_begin_behind_it
     model = SentenceEncoder.from_pretrained(tiny_families.write(tmp_path, model_type))
     together = model.encode_tokens(sequences)
     present = [tokens for tokens in sequences if tokens]
-    _assert_embeddings(together[[0, 1, 2, 3, 4, 6]], _oracle(model_type, present), model_type)
+    _assert_embeddings(together[[0, 1, 2, 3, 4, 6]], tiny_families.embeddings(model_type, present), model_type)
     for tokens, embedding in zip(sequences, together, strict=True):
         assert_same_bits(model.encode_tokens([tokens])[0], embedding, label=str(tokens))
 

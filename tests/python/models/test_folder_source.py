@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import tiny_bert
-import tiny_decoders
+import tiny_generators
 
 from mha_native.models.files.folder import FolderSource
 
-CONFIG = tiny_decoders.config("gpt2")
+CONFIG = tiny_generators.config("gpt2")
 
 
 def _write(directory: Path, **files: Any) -> Path:
-    return tiny_decoders.write(directory, CONFIG, files={name.replace("__", "."): x for name, x in files.items()})
+    return tiny_generators.write(directory, CONFIG, files={name.replace("__", "."): x for name, x in files.items()})
 
 
 def test_what_a_folder_has(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 
+import tiny_generators
 import tiny_language_model
-import tiny_seq2seq
 from tolerance import assert_same_bits
 
 import mha_native
@@ -36,7 +36,7 @@ def causal(folder: Path) -> CausalLM:
 
 @pytest.fixture(scope="module")
 def seq2seq(folder: Path) -> Seq2SeqLM:
-    return Seq2SeqLM.from_pretrained(tiny_seq2seq.write(folder / "bart", tiny_seq2seq.config("bart")))
+    return Seq2SeqLM.from_pretrained(tiny_generators.write(folder / "bart", tiny_generators.config("bart")))
 
 
 def test_every_option_of_sampling_is_explained() -> None:
@@ -58,8 +58,8 @@ def test_256_tokens_unless_said_otherwise(causal: CausalLM, seq2seq: Seq2SeqLM) 
     model = mha_native.CausalDecoder(1, 8, 2, 8, seed=0)
     table = np.random.default_rng(0).standard_normal((9, 8), dtype=np.float32)
     assert sum(1 for _ in mha_native.generate(model, [[1, 2]], table)) == 256
-    longest = {"min_new_tokens": tiny_seq2seq.POSITIONS}  # as long as the positions allow
-    assert len(seq2seq.generate_tokens([2, 9, 3], **longest).tokens) == tiny_seq2seq.POSITIONS  # type: ignore[arg-type]
+    longest = {"min_new_tokens": tiny_generators.POSITIONS}  # as long as the positions allow
+    assert len(seq2seq.generate_tokens([2, 9, 3], **longest).tokens) == tiny_generators.POSITIONS  # type: ignore[arg-type]
 
 
 def test_texts_and_tokens_are_prompts_of_both(causal: CausalLM, seq2seq: Seq2SeqLM) -> None:
@@ -114,7 +114,7 @@ def test_a_model_in_another_dtype(causal: CausalLM, seq2seq: Seq2SeqLM, dtype: s
 def test_sizes(causal: CausalLM, seq2seq: Seq2SeqLM) -> None:
     assert (causal.num_layers, causal.num_heads, causal.max_length) == (2, 4, 400)
     assert (seq2seq.num_layers, seq2seq.num_decoder_layers, seq2seq.num_heads) == (2, 3, 3)
-    assert seq2seq.max_length == tiny_seq2seq.POSITIONS
+    assert seq2seq.max_length == tiny_generators.POSITIONS
 
 
 def test_a_request_draws_as_a_prompt_of_a_list(causal: CausalLM) -> None:

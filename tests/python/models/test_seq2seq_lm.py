@@ -15,8 +15,10 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 
 import seq2seq_oracle
-import tiny_seq2seq
-from tiny_seq2seq import END, FAMILIES, POSITIONS, SETTINGS, START, VOCABULARY
+import tiny_generators
+from tiny_generators import END, POSITIONS, SETTINGS, START
+from tiny_generators import SEQ2SEQ as FAMILIES
+from tiny_generators import SEQ2SEQ_VOCABULARY as VOCABULARY
 
 from mha_native.models import Seq2SeqLM
 from mha_native.models.generation import engine
@@ -34,7 +36,7 @@ TEXTS = [[2, 9, 3], TEXT, [7], [2, *range(4, 30), 3]]
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seq2SeqLM]:
     folder = tmp_path_factory.mktemp("models")
-    written = (tiny_seq2seq.write(folder / name, tiny_seq2seq.config(name, **OWN_HEAD)) for name in FAMILIES)
+    written = (tiny_generators.write(folder / name, tiny_generators.config(name, **OWN_HEAD)) for name in FAMILIES)
     return {path.name: Seq2SeqLM.from_pretrained(path) for path in written}
 
 
@@ -43,13 +45,13 @@ def logits_of(model: Seq2SeqLM, target: list[int]) -> Array:
 
 
 def oracle(settings: dict[str, Any], text: list[int], target: list[int]) -> Array:
-    return seq2seq_oracle.logits(settings, tiny_seq2seq.tensors(settings), text, target)
+    return seq2seq_oracle.logits(settings, tiny_generators.tensors(settings), text, target)
 
 
 @pytest.mark.parametrize(("model_type", "changes"), SETTINGS)
 def test_logits(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    settings = tiny_seq2seq.config(model_type, **changes)
-    directory = tiny_seq2seq.write(tmp_path, settings)
+    settings = tiny_generators.config(model_type, **changes)
+    directory = tiny_generators.write(tmp_path, settings)
     models = [
         (Seq2SeqLM.from_pretrained(directory), 1e-5),
         (Seq2SeqLM.from_pretrained(directory, dtype="float64"), 1e-12),
@@ -58,7 +60,7 @@ def test_logits(model_type: str, changes: dict[str, Any], tmp_path: Path) -> Non
     for text, target in ((TEXT, TARGET), (TEXTS[3], [START, *range(5, 35)])):
         expected = oracle(settings, text, target)
         if changes:
-            usual = oracle(tiny_seq2seq.config(model_type), text, target)
+            usual = oracle(tiny_generators.config(model_type), text, target)
             assert np.abs(expected - usual).max() > 0.001, "the entries have no effect"
         for model, bound in models:
             actual = model.logits(text, target)
@@ -73,7 +75,7 @@ def test_logits(model_type: str, changes: dict[str, Any], tmp_path: Path) -> Non
 def test_fewer_bits(
     models: dict[str, Seq2SeqLM], model_type: str, kind: str, weight_dtype: str | None, bound: float, tmp_path: Path
 ) -> None:
-    directory = tiny_seq2seq.write(tmp_path, tiny_seq2seq.config(model_type, **OWN_HEAD))
+    directory = tiny_generators.write(tmp_path, tiny_generators.config(model_type, **OWN_HEAD))
     model = Seq2SeqLM.from_pretrained(directory, dtype=kind, weight_dtype=weight_dtype)  # type: ignore[arg-type]
     assert model.weight_dtype == (weight_dtype or kind)
     actual, exact = model.logits(TEXT, TARGET), models[model_type].logits(TEXT, TARGET)
@@ -165,9 +167,9 @@ def test_no_token_ends_a_text_early(models: dict[str, Seq2SeqLM], tmp_path: Path
     free = models["bart"].generate_tokens([TEXT], max_new_tokens=12)[0].tokens.tolist()
     end = max(set(free), key=free.index)  # the one that comes last for the first time
     generation = {"decoder_start_token_id": START, "eos_token_id": [end, END]}
-    settings = tiny_seq2seq.config("bart", **OWN_HEAD)
+    settings = tiny_generators.config("bart", **OWN_HEAD)
     model = Seq2SeqLM.from_pretrained(
-        tiny_seq2seq.write(tmp_path, settings, files={"generation_config.json": generation})
+        tiny_generators.write(tmp_path, settings, files={"generation_config.json": generation})
     )
     ended = model.generate_tokens([TEXT], max_new_tokens=12)[0].tokens.tolist()
     assert ended == free[: free.index(end) + 1]
@@ -180,8 +182,8 @@ def test_no_token_ends_a_text_early(models: dict[str, Seq2SeqLM], tmp_path: Path
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_forced_tokens(models: dict[str, Seq2SeqLM], beams: int, tmp_path: Path) -> None:
-    settings = tiny_seq2seq.config("bart", **OWN_HEAD, forced_bos_token_id=11, forced_eos_token_id=7)
-    model = Seq2SeqLM.from_pretrained(tiny_seq2seq.write(tmp_path, settings))
+    settings = tiny_generators.config("bart", **OWN_HEAD, forced_bos_token_id=11, forced_eos_token_id=7)
+    model = Seq2SeqLM.from_pretrained(tiny_generators.write(tmp_path, settings))
     rules: dict[str, Any] = {"max_new_tokens": 6, "min_new_tokens": 6, "num_beams": beams}
     (found,) = model.generate_tokens([TEXT], **rules)
     assert (found.tokens[0], found.tokens[-1], len(found.tokens)) == (11, 7, 6)
@@ -212,7 +214,7 @@ def test_texts(models: dict[str, Seq2SeqLM]) -> None:
 @pytest.mark.parametrize("model_type", FAMILIES)
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_copies(model_type: str, kind: str, tmp_path: Path) -> None:
-    directory = tiny_seq2seq.write(tmp_path, tiny_seq2seq.config(model_type))
+    directory = tiny_generators.write(tmp_path, tiny_generators.config(model_type))
     model = Seq2SeqLM.from_pretrained(directory, dtype=kind)
     copy = pickle.loads(pickle.dumps(model))
     assert_same_bits(copy.logits(TEXT, TARGET), model.logits(TEXT, TARGET), label=model_type)
@@ -223,52 +225,52 @@ def test_copies(model_type: str, kind: str, tmp_path: Path) -> None:
 
 def test_the_names_of_the_words(tmp_path: Path) -> None:
     """Files of other versions have the table by another name, or by several."""
-    settings = tiny_seq2seq.config("t5")
-    weights = tiny_seq2seq.tensors(settings)
-    expected = Seq2SeqLM.from_pretrained(tiny_seq2seq.write(tmp_path / "a", settings, weights)).logits(TEXT, TARGET)
+    settings = tiny_generators.config("t5")
+    weights = tiny_generators.tensors(settings)
+    expected = Seq2SeqLM.from_pretrained(tiny_generators.write(tmp_path / "a", settings, weights)).logits(TEXT, TARGET)
     words = weights["shared.weight"]
     names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"]
     weights |= dict.fromkeys(names, words)
-    actual = Seq2SeqLM.from_pretrained(tiny_seq2seq.write(tmp_path / "b", settings, weights)).logits(TEXT, TARGET)
+    actual = Seq2SeqLM.from_pretrained(tiny_generators.write(tmp_path / "b", settings, weights)).logits(TEXT, TARGET)
     assert_same_bits(actual, expected, label="all names")
     del weights["shared.weight"]
-    actual = Seq2SeqLM.from_pretrained(tiny_seq2seq.write(tmp_path / "c", settings, weights)).logits(TEXT, TARGET)
+    actual = Seq2SeqLM.from_pretrained(tiny_generators.write(tmp_path / "c", settings, weights)).logits(TEXT, TARGET)
     assert_same_bits(actual, expected, label="without shared.weight")
     weights[names[1]] = words + 1
     with pytest.raises(ValueError, match=r"encoder\.embed_tokens\.weight and decoder\.embed_tokens\.weight must hold"):
-        Seq2SeqLM.from_pretrained(tiny_seq2seq.write(tmp_path / "d", settings, weights))
+        Seq2SeqLM.from_pretrained(tiny_generators.write(tmp_path / "d", settings, weights))
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_a_tensor_that_is_missing_or_of_another_shape(model_type: str, tmp_path: Path) -> None:
-    settings = tiny_seq2seq.config(model_type)
-    whole = tiny_seq2seq.tensors(settings)
+    settings = tiny_generators.config(model_type)
+    whole = tiny_generators.tensors(settings)
     first_layers = [name for name in whole if not any(f".{i}." in name.split("layer.")[0] for i in (1, 2))]
     for name in first_layers:
         if name == "final_logits_bias":  # which a model without a head does not have
             continue
         missing = {other: tensor for other, tensor in whole.items() if other != name}
         with pytest.raises(ValueError, match=r"Seq2SeqLM\.from_pretrained: .* missing: ") as error:
-            Seq2SeqLM.from_pretrained(tiny_seq2seq.write(tmp_path, settings, missing))
+            Seq2SeqLM.from_pretrained(tiny_generators.write(tmp_path, settings, missing))
         assert name.removeprefix("model.") in str(error.value)
         with pytest.raises(ValueError, match="of the wrong shape: "):
-            Seq2SeqLM.from_pretrained(tiny_seq2seq.write(tmp_path, settings, whole | {name: whole[name][None]}))
+            Seq2SeqLM.from_pretrained(tiny_generators.write(tmp_path, settings, whole | {name: whole[name][None]}))
 
 
 @pytest.mark.parametrize("model_type", ["marian", "pegasus"])
 def test_positions_of_a_file_are_read(model_type: str, tmp_path: Path) -> None:
-    settings = tiny_seq2seq.config(model_type)
-    weights = tiny_seq2seq.tensors(settings)
+    settings = tiny_generators.config(model_type)
+    weights = tiny_generators.tensors(settings)
     for stack in ("encoder", "decoder"):
         table = np.random.default_rng(len(stack)).standard_normal((POSITIONS, 24)).astype(np.float32)
         weights[f"model.{stack}.embed_positions.weight"] = table
-    model = Seq2SeqLM.from_pretrained(tiny_seq2seq.write(tmp_path, settings, weights), dtype="float64")
+    model = Seq2SeqLM.from_pretrained(tiny_generators.write(tmp_path, settings, weights), dtype="float64")
     expected = seq2seq_oracle.logits(settings, weights, TEXT, TARGET)
     assert np.abs(model.logits(TEXT, TARGET) - expected).max() <= 1e-12 * np.abs(expected).max()
 
 
 def test_a_model_with_pieces_takes_tokens(models: dict[str, Seq2SeqLM], tmp_path: Path) -> None:
-    directory = tiny_seq2seq.write(tmp_path, tiny_seq2seq.config("marian", **OWN_HEAD))
+    directory = tiny_generators.write(tmp_path, tiny_generators.config("marian", **OWN_HEAD))
     (directory / "tokenizer.json").unlink()
     (directory / "source.spm").write_bytes(b"pieces")
     model = pickle.loads(pickle.dumps(Seq2SeqLM.from_pretrained(directory)))
@@ -277,7 +279,7 @@ def test_a_model_with_pieces_takes_tokens(models: dict[str, Seq2SeqLM], tmp_path
     for texts in ("the dog", ["the dog"]):
         with pytest.raises(ValueError, match=r"^Seq2SeqLM\.generate: texts need a tokenizer\.json, .*source\.spm"):
             model.generate(texts, max_new_tokens=3)
-    directory = tiny_seq2seq.write(tmp_path / "bart", tiny_seq2seq.config("bart"))
+    directory = tiny_generators.write(tmp_path / "bart", tiny_generators.config("bart"))
     (directory / "tokenizer.json").unlink()
     with pytest.raises(FileNotFoundError, match="tokenizer"):
         Seq2SeqLM.from_pretrained(directory)
@@ -288,8 +290,8 @@ def test_tokens_that_are_never_written(models: dict[str, Seq2SeqLM], num_beams: 
     rules: dict[str, Any] = {"max_new_tokens": 8, "num_beams": num_beams}
     written = {token for found in models["bart"].generate_tokens(TEXTS, **rules) for token in found.tokens.tolist()}
     words = [[token] for token in written]  # END among them, which may end a text nevertheless
-    settings = tiny_seq2seq.config("bart", **OWN_HEAD, bad_words_ids=[*words, [END]])
-    model = Seq2SeqLM.from_pretrained(tiny_seq2seq.write(tmp_path, settings))
+    settings = tiny_generators.config("bart", **OWN_HEAD, bad_words_ids=[*words, [END]])
+    model = Seq2SeqLM.from_pretrained(tiny_generators.write(tmp_path, settings))
     for found in model.generate_tokens(TEXTS, **rules):
         assert len(found.tokens)
         assert not (set(found.tokens.tolist()) - {END}) & written
@@ -334,9 +336,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("model_type", "changes", "message"), REFUSED)
 def test_what_config_json_must_not_say(model_type: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    settings = tiny_seq2seq.config(model_type)
-    weights = tiny_seq2seq.tensors(settings)
-    directory = tiny_seq2seq.write(tmp_path, settings | changes, weights)
+    settings = tiny_generators.config(model_type)
+    weights = tiny_generators.tensors(settings)
+    directory = tiny_generators.write(tmp_path, settings | changes, weights)
     with pytest.raises(ValueError, match=rf"^Seq2SeqLM\.from_pretrained: .*config\.json: {message}"):
         Seq2SeqLM.from_pretrained(directory)
 
@@ -383,9 +385,9 @@ def test_tokens_and_texts_that_are_none(models: dict[str, Seq2SeqLM]) -> None:
 
 
 def test_logits_without_a_largest(tmp_path: Path) -> None:
-    settings = tiny_seq2seq.config("t5")
-    weights = tiny_seq2seq.tensors(settings)
+    settings = tiny_generators.config("t5")
+    weights = tiny_generators.tensors(settings)
     weights["decoder.final_layer_norm.weight"][:] = 3e38
-    model = Seq2SeqLM.from_pretrained(tiny_seq2seq.write(tmp_path, settings, weights))
+    model = Seq2SeqLM.from_pretrained(tiny_generators.write(tmp_path, settings, weights))
     with pytest.raises(ValueError, match=r"^Seq2SeqLM\.generate_tokens: the largest logit is (nan|inf)"):
         model.generate_tokens([TEXT], max_new_tokens=3)

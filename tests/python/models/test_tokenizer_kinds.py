@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import bert_oracle
 import numpy as np
 import pytest
 import tiny_families
@@ -33,22 +32,12 @@ def _ids(library: Any, text: str, most: int = 20) -> list[int]:
     return ids
 
 
-def _oracle(model_type: str, sequences: list[list[int]], first: int = 0) -> Array:
-    settings, tensors = tiny_families.settings(model_type), tiny_families.tensors(model_type)
-    rows = [
-        bert_oracle.hidden_states(tensors, settings, tokens, places=tiny_families.places(model_type, tokens))
-        for tokens in sequences
-    ]
-    means = [row[first:].mean(0) for row in rows]
-    return np.stack([mean / np.linalg.norm(mean) for mean in means])
-
-
 @pytest.mark.parametrize("model_type", KINDS)
 def test_embeddings_of_texts(model_type: str, tmp_path: Path) -> None:
     library = KINDS[model_type]()
     model = SentenceEncoder.from_pretrained(_write(tmp_path, model_type, library))
     texts = [*TEXTS, "the dog " * 100, "a" * 5000]
-    expected = _oracle(model_type, [_ids(library, text) for text in texts])
+    expected = tiny_families.embeddings(model_type, [_ids(library, text) for text in texts])
     actual = model.encode(texts)
     assert_close(actual, expected, np.full(expected.shape, EMBEDDING_BOUND), label=model_type)
     for text, embedding in zip(texts, actual, strict=True):
@@ -62,7 +51,7 @@ def test_a_prompt_that_is_not_pooled(model_type: str, tmp_path: Path) -> None:
     directory = _write(tmp_path, model_type, library, **{"1_Pooling/config": pooling})
     model = SentenceEncoder.from_pretrained(directory)
     first = len(_ids(library, "the dog ")) - 1  # without the token at the end
-    expected = _oracle(model_type, [_ids(library, "the dog " + text) for text in ("ab", "dog")], first)
+    expected = tiny_families.embeddings(model_type, [_ids(library, "the dog " + text) for text in ("ab", "dog")], first)
     actual = model.encode(["ab", "dog"], prompt="the dog ")
     assert_close(actual, expected, np.full(expected.shape, EMBEDDING_BOUND), label=model_type)
 

@@ -1,20 +1,16 @@
-"""A model of the BERT family in float64, from its files to embeddings, and small models to write into files.
-
-Nothing of the library is used but its reference of attention: the files are read here in a way of their own.
-"""
+"""A model of the BERT family in float64, from its files, which are read here independently, to embeddings."""
 
 from __future__ import annotations
 
 import json
 import math
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from oracle_parts import ACTIVATIONS, layer_norm, linear
-
-from mha_native import reference
+from oracle_parts import add, attend, by_distance, feed, layer_norm
 
 Array = np.ndarray[Any, Any]
 
@@ -84,30 +80,13 @@ def _run(
     tensors: dict[str, Array], config: dict[str, Any], tokens: list[int], **where: list[int]
 ) -> tuple[Array, list[Array]]:
     x, weights = embed(tensors, config, tokens, **where), []
-    length, heads = len(tokens), config["num_attention_heads"]
-    bias = _by_distance(tensors[BIAS_OF_BUCKETS], length) if BIAS_OF_BUCKETS in tensors else None
+    norm = partial(layer_norm, weights=tensors, eps=config["layer_norm_eps"])
+    bias = by_distance(tensors[BIAS_OF_BUCKETS], len(tokens), 128) if BIAS_OF_BUCKETS in tensors else 0
+    names = "self.query self.key self.value output.dense"
     for i in range(config["num_hidden_layers"]):
-        layer = f"encoder.layer.{i}"
-        q, k, v = (
-            linear(x, tensors, f"{layer}.attention.self.{name}").reshape(length, heads, -1).swapaxes(0, 1)
-            for name in ("query", "key", "value")
-        )
-        weights.append(reference.attention_weights(q, k, bias))
-        attended = (weights[-1] @ v).swapaxes(0, 1).reshape(length, -1)
-        y = x + linear(attended, tensors, f"{layer}.attention.output.dense")
-        y = layer_norm(y, tensors, f"{layer}.attention.output.LayerNorm", config["layer_norm_eps"])
-        inner = ACTIVATIONS[config["hidden_act"]](linear(y, tensors, f"{layer}.intermediate.dense"))
-        y = y + linear(inner, tensors, f"{layer}.output.dense")
-        x = layer_norm(y, tensors, f"{layer}.output.LayerNorm", config["layer_norm_eps"])
+        layer = f"encoder.layer.{i}."
+        read = attend(tensors, f"{layer}attention.", names, config["num_attention_heads"], bias=bias, seen=weights)
+        x = add(x, read, norm, last=f"{layer}attention.output.LayerNorm")
+        inner = feed(tensors, layer, "intermediate.dense output.dense", config["hidden_act"])
+        x = add(x, inner, norm, last=f"{layer}output.LayerNorm")
     return x, weights
-
-
-# Of MPNet: where each of the 16 buckets of distances in one direction begins.
-_BUCKETS = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]
-
-
-def _by_distance(table: Array, length: int) -> Array:
-    """The bias of each query and key, [H, T, T]: [32, H] has those of keys before a query, then of keys after it."""
-    distance = np.arange(length) - np.arange(length)[:, None]
-    bucket = np.searchsorted(_BUCKETS, abs(distance), "right") - 1 + 16 * (distance > 0)
-    return np.moveaxis(table[bucket], -1, 0)

@@ -22,17 +22,8 @@ _SUBNORMAL = 0.01
 
 
 # Sizes at which every restriction on keys says something, and the restrictions.
-EVERY_RESTRICTION: dict[str, Any] = {
-    "B": 3,
-    "H": 6,
-    "Hk": 3,
-    "Tq": 45,
-    "Tk": 120,
-    "is_causal": True,
-    "query_offset": (-3, 40, 80),
-    "key_lengths": (120, 0, 101),
-    "window": (50, 3),
-}
+_BOUNDS: dict[str, Any] = {"query_offset": (-3, 40, 80), "key_lengths": (120, 0, 101), "window": (50, 3)}
+EVERY_RESTRICTION: dict[str, Any] = {"B": 3, "H": 6, "Hk": 3, "Tq": 45, "Tk": 120, "is_causal": True, **_BOUNDS}
 
 
 @dataclass(frozen=True)
@@ -96,7 +87,8 @@ def make_call(case: Case, dtype: Any) -> Call:
     query = rng.standard_normal((case.B, case.H, case.Tq, case.D))
     key = rng.standard_normal((case.B, case.kv_heads, case.keys, case.D))
     value = rng.standard_normal((case.B, case.kv_heads, case.keys, case.value_dim))
-    options: dict[str, Any] = {}
+    given = {name: getattr(case, name) for name in ("window", "scale", "softcap")}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if case.is_causal:
         options["is_causal"] = True
     if case.query_offset != 0:
@@ -104,14 +96,8 @@ def make_call(case: Case, dtype: Any) -> Call:
         options["query_offset"] = np.array(offset) if isinstance(offset, tuple) else offset
     if case.key_lengths is not None:
         options["key_lengths"] = np.array(case.key_lengths)
-    if case.window is not None:
-        options["window"] = case.window
-    if case.scale is not None:
-        options["scale"] = case.scale
     if case.mask is not None:
         options["attn_mask"] = _mask(case, rng, dtype)
-    if case.softcap is not None:
-        options["softcap"] = case.softcap
     if case.alibi:
         slopes = 0.5 ** (8 * np.arange(1, case.H + 1) / case.H)
         if case.alibi == "each":
@@ -234,46 +220,20 @@ def _bounds() -> list[Case]:
     ]
 
 
+def _everything(name: str, **more: Any) -> Case:
+    return Case(name, "every restriction at once", **EVERY_RESTRICTION, **more)
+
+
 def _masks() -> list[Case]:
     rows = []
     for kind in ("boolean", "additive", "finite"):
         for axes in ("K", "1", "QK", "Q1", "HQK", "1QK", "H11", "BHQK", "B11K", "1H1K", "B1QK", "11Q1", "1111"):
-            rows.append(
-                Case(
-                    f"{kind}-{axes}",
-                    "a mask of this shape broadcasts",
-                    B=2,
-                    H=3,
-                    Tq=21,
-                    Tk=103,
-                    D=8,
-                    mask=f"{kind} {axes}",
-                )
-            )
-        rows.append(
-            Case(
-                f"{kind}-group",
-                "one mask row for each query head of a group",
-                B=2,
-                H=6,
-                Hk=2,
-                Tq=18,
-                Tk=99,
-                mask=f"{kind} BHQK",
-            )
-        )
+            reason, mask = "a mask of this shape broadcasts", f"{kind} {axes}"
+            rows.append(Case(f"{kind}-{axes}", reason, B=2, H=3, Tq=21, Tk=103, D=8, mask=mask))
+        reason, mask = "one mask row for each query head of a group", f"{kind} BHQK"
+        rows.append(Case(f"{kind}-group", reason, B=2, H=6, Hk=2, Tq=18, Tk=99, mask=mask))
         rows.append(Case(f"{kind}-causal", "composes with a diagonal", Tq=101, mask=f"{kind} HQK", is_causal=True))
-        rows.append(
-            Case(
-                f"{kind}-everything",
-                "every restriction at once",
-                **EVERY_RESTRICTION,
-                D=24,
-                Dv=17,
-                mask=f"{kind} BHQK",
-                scale=-0.4,
-            )
-        )
+        rows.append(_everything(f"{kind}-everything", D=24, Dv=17, mask=mask, scale=-0.4))
     return rows
 
 
@@ -298,29 +258,21 @@ def _values() -> list[Case]:
 
 def _score_options() -> list[Case]:
     rows = []
-    options: list[tuple[str, dict[str, Any]]] = [
-        ("softcap", {"softcap": 2.0}),
-        ("alibi", {"alibi": True}),
-        ("position-bias", {"position_bias": 24}),
-        ("sinks", {"sinks": True}),
-        ("modified", {"softcap": 2.5, "alibi": True, "position_bias": 40, "sinks": True}),
-    ]
-    for name, option in options:
+    options: dict[str, dict[str, Any]] = {
+        "softcap": {"softcap": 2.0},
+        "alibi": {"alibi": True},
+        "position-bias": {"position_bias": 24},
+        "sinks": {"sinks": True},
+        "modified": {"softcap": 2.5, "alibi": True, "position_bias": 40, "sinks": True},
+    }
+    offsets: dict[str, Any] = {"B": 3, "Tq": 20, "Tk": 90, "is_causal": True, "query_offset": (-5, 0, 60)}
+    for name, option in options.items():
         rows += [
             Case(f"{name}-plain", "by itself", Tq=70, Tk=130, D=24, Dv=17, **option),
             Case(f"{name}-one-row", "a row below a vector", Tq=1, Tk=201, D=40, query_offset=200, **option),
             Case(f"{name}-causal", "under a diagonal", Tq=101, is_causal=True, **option),
             Case(f"{name}-window", "both ends move", Tq=133, window=(40, 9), **option),
-            Case(
-                f"{name}-offsets",
-                "positions of each batch element",
-                B=3,
-                Tq=20,
-                Tk=90,
-                is_causal=True,
-                query_offset=(-5, 0, 60),
-                **option,
-            ),
+            Case(f"{name}-offsets", "positions of each batch element", **offsets, **option),
             Case(f"{name}-lengths", "no key, some and all", B=3, Tq=9, Tk=130, key_lengths=(0, 97, 130), **option),
             Case(f"{name}-group", "each head its own, in one tile", B=2, H=8, Hk=2, Tq=21, Tk=70, **option),
             Case(f"{name}-boolean", "some rows see some keys", Tq=40, Tk=120, mask="boolean HQK", **option),
@@ -333,16 +285,7 @@ def _score_options() -> list[Case]:
             Case(f"{name}-rising", "the maximum moves at every block", Tq=10, Tk=400, data="rising", **option),
             Case(f"{name}-one-hot", "values read the weights back", Tq=40, Tk=200, Dv=200, data="one_hot", **option),
             *(
-                Case(
-                    f"{name}-everything-{kind}",
-                    "every restriction at once",
-                    **EVERY_RESTRICTION,
-                    D=24,
-                    Dv=17,
-                    mask=f"{kind} BHQK",
-                    scale=0.4,
-                    **option,
-                )
+                _everything(f"{name}-everything-{kind}", D=24, Dv=17, mask=f"{kind} BHQK", scale=0.4, **option)
                 for kind in ("boolean", "additive")
             ),
         ]
@@ -361,16 +304,7 @@ def _score_options() -> list[Case]:
         Case("alibi-each-plain", "slopes of each batch element", B=5, Tq=70, Tk=130, D=24, Dv=17, alibi="each"),
         Case("alibi-each-one-row", "rows below a vector", B=3, H=8, Hk=2, Tq=1, Tk=201, query_offset=200, alibi="each"),
         Case("alibi-each-group", "heads of one tile", B=2, H=8, Hk=2, Tq=21, Tk=70, D=24, alibi="each"),
-        Case(
-            "alibi-each-everything",
-            "every restriction at once",
-            **EVERY_RESTRICTION,
-            mask="additive BHQK",
-            softcap=2.5,
-            position_bias=40,
-            sinks=True,
-            alibi="each",
-        ),
+        _everything("alibi-each-everything", mask="additive BHQK", **options["modified"] | {"alibi": "each"}),
         Case("alibi-many-heads", "slopes from 1/2 to 1/256", H=16, Tq=20, Tk=300, is_causal=True, alibi=True),
     ]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
-from oracle_parts import ACTIVATIONS, attention, distances, heads, layer_norm, linear, rms_norm, rotated
+from oracle_parts import add, attend, distances, feed, layer_norm, rms_norm, rotated
 
 Array = np.ndarray[Any, Any]
 
@@ -28,25 +29,24 @@ def logits(config: dict[str, Any], tensors: dict[str, Array], tokens: list[int])
     return cap * np.tanh(result / cap) if model_type.startswith("gemma") and cap is not None else result
 
 
+def _conv1d(x: Array, weights: dict[str, Array], name: str) -> Array:
+    return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
 def _gpt2(config: dict[str, Any], weights: dict[str, Array], tokens: list[int]) -> Array:
-    count, eps = config["n_head"], config.get("layer_norm_epsilon", 1e-5)
-    sees, activation = distances(len(tokens)) >= 0, ACTIVATIONS[config.get("activation_function", "gelu_new")]
-
-    def product(x: Array, name: str) -> Array:
-        return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
-
+    count, sees = config["n_head"], distances(len(tokens)) >= 0
+    norm = partial(layer_norm, weights=weights, eps=config.get("layer_norm_epsilon", 1e-5))
     x = weights["transformer.wte.weight"][tokens] + weights["transformer.wpe.weight"][: len(tokens)]
     for i in range(config["n_layer"]):
-        layer = f"transformer.h.{i}"
-        read = layer_norm(x, weights, f"{layer}.ln_1", eps)
-        q, k, v = (heads(part, count) for part in np.split(product(read, f"{layer}.attn.c_attn"), 3, 1))
-        scale = q.shape[-1] ** -0.5 if config.get("scale_attn_weights", True) else 1.0
+        layer = f"transformer.h.{i}."
+        scale = (x.shape[-1] // count) ** -0.5 if config.get("scale_attn_weights", True) else 1.0
         if config.get("scale_attn_by_inverse_layer_idx", False):
             scale /= i + 1
-        x = x + product(attention(q, k, v, scale, sees), f"{layer}.attn.c_proj")
-        inner = product(layer_norm(x, weights, f"{layer}.ln_2", eps), f"{layer}.mlp.c_fc")
-        x = x + product(activation(inner), f"{layer}.mlp.c_proj")
-    return layer_norm(x, weights, "transformer.ln_f", eps)
+        read = attend(weights, layer, "attn.c_attn attn.c_proj", count, scale=scale, sees=sees, product=_conv1d)
+        x = add(x, read, norm, f"{layer}ln_1")
+        activation = config.get("activation_function", "gelu_new")
+        x = add(x, feed(weights, layer, "mlp.c_fc mlp.c_proj", activation, product=_conv1d), norm, f"{layer}ln_2")
+    return norm(x, name="transformer.ln_f")
 
 
 def _is_sliding(config: dict[str, Any], i: int) -> bool:
@@ -85,33 +85,28 @@ def _llama(config: dict[str, Any], weights: dict[str, Array], tokens: list[int])
     model_type, width, count = config["model_type"], config["hidden_size"], config["num_attention_heads"]
     is_gemma = model_type.startswith("gemma")
     kv_count, head_dim = config["num_key_value_heads"], config.get("head_dim") or width // count
-    eps, activation = config.get("rms_norm_eps", 1e-6), config.get("hidden_act", config.get("hidden_activation"))
-
-    def norm(x: Array, name: str) -> Array:
-        return rms_norm(x, weights, name, eps, is_gemma)
-
+    activation = config.get("hidden_act", config.get("hidden_activation"))
+    norm = partial(rms_norm, weights=weights, eps=config.get("rms_norm_eps", 1e-6), offset=is_gemma)
+    scale = (config.get("query_pre_attn_scalar", 256) if is_gemma else head_dim) ** -0.5
+    softcap = config.get("attn_logit_softcapping", 50.0) if model_type == "gemma2" else None
     x = weights["model.embed_tokens.weight"][tokens]
     if is_gemma:
         x = x * float(np.float32(math.sqrt(width)))
     for i in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{i}"
+        layer = f"model.layers.{i}."
         sliding = _is_sliding(config, i)
-        base = _base(config, sliding)
-        read = norm(x, f"{layer}.input_layernorm")
-        q, k, v = (
-            heads(linear(read, weights, f"{layer}.self_attn.{name}_proj"), number)
-            for name, number in (("q", count), ("k", kv_count), ("v", kv_count))
-        )
-        if model_type in ("qwen3", "gemma3_text"):
-            q, k = norm(q, f"{layer}.self_attn.q_norm"), norm(k, f"{layer}.self_attn.k_norm")
-        scale = (config.get("query_pre_attn_scalar", 256) if is_gemma else head_dim) ** -0.5
-        softcap = config.get("attn_logit_softcapping", 50.0) if model_type == "gemma2" else None
+
+        def turn(x: Array, name: str, sliding: bool = sliding, layer: str = layer) -> Array:
+            has_norm = model_type in ("qwen3", "gemma3_text")
+            return rotated(norm(x, name=f"{layer}self_attn.{name}_norm") if has_norm else x, _base(config, sliding))
+
         sees = _seen(config, len(tokens), config.get("sliding_window", 4096) if sliding else None)
-        rows = attention(rotated(q, base), rotated(k, base), v, scale, sees, softcap=softcap)
-        added = linear(rows, weights, f"{layer}.self_attn.o_proj")
-        x = x + (norm(added, f"{layer}.post_attention_layernorm") if is_gemma else added)
-        read = norm(x, f"{layer}.{'pre_feedforward' if is_gemma else 'post_attention'}_layernorm")
-        gate, up = (linear(read, weights, f"{layer}.mlp.{name}_proj") for name in ("gate", "up"))
-        added = linear(ACTIVATIONS[activation](gate) * up, weights, f"{layer}.mlp.down_proj")
-        x = x + (norm(added, f"{layer}.post_feedforward_layernorm") if is_gemma else added)
-    return norm(x, "model.norm")
+        names = "q_proj k_proj v_proj o_proj"
+        options = {"scale": scale, "sees": sees, "softcap": softcap}
+        read = attend(weights, f"{layer}self_attn.", names, count, kv_count, turn=turn, **options)
+        norms = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+        first, behind, second, last = (f"{layer}{name}_layernorm" for name in norms)
+        x = add(x, read, norm, first, behind if is_gemma else "")
+        inner = feed(weights, f"{layer}mlp.", "gate_proj up_proj down_proj", activation)
+        x = add(x, inner, norm, *((second, last) if is_gemma else (behind,)))
+    return norm(x, name="model.norm")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from checkpoints import Shapes, affine
 from numpy.typing import NDArray
 
 TYPES = {
@@ -154,43 +155,29 @@ def model(architecture: str, seed: int = 0, **changes: Any) -> tuple[dict[str, A
         entries |= {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
     entries |= {name: given for name, given in changes.items() if given is not None}
 
-    def matrix(rows: int, columns: int) -> NDArray[np.float32]:
-        return rng.standard_normal((rows, columns), np.float32) * np.float32(0.2)
-
-    def vector(size: int) -> NDArray[np.float32]:
-        return 1 + rng.standard_normal(size, np.float32) * np.float32(0.2)
-
-    tensors: dict[str, Any] = {"token_embd.weight": matrix(V, E), "output_norm.weight": vector(E)}
+    rows, kv_rows = H * head_dim, HK * head_dim
+    shapes: Shapes = {"token_embd.weight": (V, E), "output_norm.weight": (E,)}
+    layer: Shapes = {
+        "attn_norm": (E,), "attn_q": (rows, E), "attn_k": (kv_rows, E), "attn_v": (kv_rows, E),
+        "attn_output": (E, rows), "ffn_norm": (E,), "ffn_gate": (F, E), "ffn_up": (F, E), "ffn_down": (E, F),
+    }  # fmt: skip
     if is_gpt2:
-        tensors |= {"position_embd.weight": matrix(128, E), "output_norm.bias": vector(E)}
+        shapes |= {"position_embd.weight": (128, E), "output_norm.bias": (E,)}
+        layer = {"attn_qkv": (3 * E, E), "attn_output": (E, E), "ffn_up": (F, E), "ffn_down": (E, F)}
+        layer |= {"attn_norm": (E,), "ffn_norm": (E,)}
     for i in range(LAYERS):
-        if is_gpt2:
-            products = {"attn_qkv": (3 * E, E), "attn_output": (E, E), "ffn_up": (F, E), "ffn_down": (E, F)}
-            layer: dict[str, Any] = {}
-            for name, (rows, columns) in products.items():
-                layer |= {f"{name}.weight": matrix(rows, columns), f"{name}.bias": vector(rows)}
-            for name in ("attn_norm", "ffn_norm"):
-                layer |= {f"{name}.weight": vector(E), f"{name}.bias": vector(E)}
-        else:
-            layer = {
-                "attn_norm.weight": vector(E),
-                "attn_q.weight": matrix(H * head_dim, E),
-                "attn_k.weight": matrix(HK * head_dim, E),
-                "attn_v.weight": matrix(HK * head_dim, E),
-                "attn_output.weight": matrix(E, H * head_dim),
-                "ffn_norm.weight": vector(E),
-                "ffn_gate.weight": matrix(F, E),
-                "ffn_up.weight": matrix(F, E),
-                "ffn_down.weight": matrix(E, F),
-            }
+        for name, shape in layer.items():
+            shapes |= affine(name, *shape, prefix=f"blk.{i}.", bias=is_gpt2)
         if architecture == "qwen2":
-            layer |= {"attn_q.bias": vector(H * head_dim)}
-            layer |= {f"attn_{name}.bias": vector(HK * head_dim) for name in "kv"}
+            shapes |= {f"blk.{i}.{name}.bias": layer[name][:1] for name in ("attn_q", "attn_k", "attn_v")}
         if architecture in ("qwen3", "gemma3"):
-            layer |= {f"attn_{name}_norm.weight": vector(head_dim) for name in "qk"}
+            shapes |= affine("attn_q_norm attn_k_norm", head_dim, prefix=f"blk.{i}.", bias=False)
         if is_gemma:
-            layer |= {"post_attention_norm.weight": vector(E), "post_ffw_norm.weight": vector(E)}
-        tensors |= {f"blk.{i}.{name}": tensor for name, tensor in layer.items()}
+            shapes |= affine("post_attention_norm post_ffw_norm", E, prefix=f"blk.{i}.", bias=False)
+    tensors = {
+        name: rng.standard_normal(shape, np.float32) * np.float32(0.2) + np.float32(len(shape) == 1)
+        for name, shape in shapes.items()
+    }
     vocabulary = byte_level_vocabulary()
     count = len(vocabulary["tokenizer.ggml.tokens"])
     vocabulary["tokenizer.ggml.tokens"] += [f"[PAD{i}]" for i in range(V - count)]

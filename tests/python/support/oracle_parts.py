@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,15 +65,96 @@ def distances(count: int) -> Array:
     return np.arange(count)[:, None] - np.arange(count)
 
 
+def by_distance(table: Array, length: int, most: int, is_causal: bool = False) -> Array:
+    """[H, T, T] from [buckets, H]: a bias for each query and key, by the bucket of T5 for their distance.
+
+    Half of the buckets have one distance each, the others grow up to the distance `most`. Without `is_causal`, a half
+    of the table is for keys before a query, and a half for keys after it.
+    """
+    half, before = len(table) // (1 if is_causal else 2), distances(length)
+    distance, exact = np.maximum(before, 0) if is_causal else np.abs(before), half // 2
+    far = np.log(np.maximum(distance, 1) / exact) / math.log(most / exact) * (half - exact)
+    bucket = np.where(distance < exact, distance, np.minimum(exact + (far + 1e-9).astype(int), half - 1))
+    return np.moveaxis(table[bucket if is_causal else bucket + half * (before < 0)], -1, 0)
+
+
 def attention(
-    q: Array, k: Array, v: Array, scale: float, sees: Any = True, bias: Any = 0, softcap: float | None = None
-) -> Array:
-    """[T, H D] from [H, T, D], [Hk, S, D] and [Hk, S, D]."""
+    q: Array, k: Array, v: Array, scale: float | None = None, sees: Any = True, bias: Any = 0,
+    softcap: float | None = None,
+) -> tuple[Array, Array]:  # fmt: skip
+    """[T, H D] from [H, T, D], [Hk, S, D] and [Hk, S, D], and the weights [H, T, S]."""
     shared = len(q) // len(k)
-    scores = q @ np.repeat(k, shared, 0).swapaxes(1, 2) * scale + bias
+    scores = q @ np.repeat(k, shared, 0).swapaxes(1, 2) * (q.shape[-1] ** -0.5 if scale is None else scale) + bias
     if softcap is not None:
         scores = softcap * np.tanh(scores / softcap)
     scores = np.where(sees, scores, -np.inf)
     powers = np.exp(scores - scores.max(-1, keepdims=True))
-    rows = powers / powers.sum(-1, keepdims=True) @ np.repeat(v, shared, 0)
-    return rows.swapaxes(0, 1).reshape(q.shape[1], -1)
+    weights = powers / powers.sum(-1, keepdims=True)
+    rows = weights @ np.repeat(v, shared, 0)
+    return rows.swapaxes(0, 1).reshape(q.shape[1], -1), weights
+
+
+def _sublayer(compute: Callable[..., Array]) -> Callable[..., Callable[[Array], Array]]:
+    """A function of all arguments of `compute` but the rows, which returns a function of rows."""
+    return lambda *arguments, **options: lambda x: compute(x, *arguments, **options)
+
+
+@_sublayer
+def attend(
+    x: Array,
+    weights: dict[str, Array],
+    prefix: str,
+    names: str,
+    count: int,
+    kv_count: int | None = None,
+    memory: Array | None = None,
+    turn: Callable[[Array, str], Array] = lambda x, name: x,
+    product: Callable[..., Array] = linear,
+    seen: list[Array] | None = None,
+    **options: Any,
+) -> Array:
+    """Attention of rows [T, E] to themselves or to a memory, with its projections and the options of `attention`.
+
+    `names` are the tensors of query, key, value and output, or of all three and output. `turn` changes queries and
+    keys. `seen` gets the weights.
+    """
+    *inner, out = (prefix + name for name in names.split())
+    read = x if memory is None else memory
+    if len(inner) == 1:
+        parts = np.split(product(x, weights, inner[0]), 3, -1)
+    else:
+        parts = [product(rows, weights, name) for rows, name in zip((x, read, read), inner, strict=True)]
+    counts = (count, kv_count or count, kv_count or count)
+    q, k, v = (heads(rows, number) for rows, number in zip(parts, counts, strict=True))
+    rows, of_heads = attention(turn(q, "q"), turn(k, "k"), v, **options)
+    if seen is not None:
+        seen.append(of_heads)
+    return product(rows, weights, out)
+
+
+@_sublayer
+def feed(
+    x: Array,
+    weights: dict[str, Array],
+    prefix: str,
+    names: str,
+    activation: str,
+    halves: int = 0,
+    product: Callable[..., Array] = linear,
+) -> Array:
+    """A feed-forward, from the tensors of its products up and down, or gate, up and down.
+
+    `halves` splits the first product into gate and up (1), or up and gate (-1).
+    """
+    *inner, down = (prefix + name for name in names.split())
+    parts = [product(x, weights, name) for name in inner]
+    if halves:
+        parts = np.split(parts[0], 2, -1)[::halves]
+    return product(math.prod(parts[1:], start=ACTIVATIONS[activation](parts[0])), weights, down)
+
+
+def add(x: Array, sublayer: Any, norm: Any, first: str = "", inner: str = "", last: str = "") -> Array:
+    """x + sublayer(x), with norms of these names before the sublayer, behind it and behind the sum."""
+    added = sublayer(norm(x, name=first) if first else x)
+    result = x + (norm(added, name=inner) if inner else added)
+    return norm(result, name=last) if last else result

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from element_types import accumulator_of
+from mask_blocks import with_dense
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LENGTHS = (0, 1, 2, 5, 15, 16, 17, 31, 33, 63, 64, 65, 97, 128, 130, 150)
@@ -47,11 +48,7 @@ class Ragged:
                 mask = mask[:, q if mask.shape[1] > 1 else slice(None), : k.stop - k.start]
             key_mask = options.pop("key_mask", None)
             if key_mask is not None:
-                admitted = key_mask[None, None, k]
-                if mask is None:
-                    mask = admitted
-                else:
-                    mask = mask & admitted if mask.dtype == bool else np.where(admitted, mask, mask.dtype.type(-np.inf))
+                mask = with_dense(mask, key_mask[None, None, k])
             if mask is not None:
                 options["attn_mask"] = mask
             yield q, (heads_first(self.query[q]), heads_first(self.key[k]), heads_first(self.value[k])), options

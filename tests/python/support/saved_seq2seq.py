@@ -22,6 +22,8 @@ KINDS = {
     "t5": ("T5ForConditionalGeneration", T5),
 }
 
+_TOKENS = {"decoder_start_token_id": 1, "eos_token_id": 2, "forced_eos_token_id": 2, "pad_token_id": 1}
+
 # Every family, with what config.json may say of it that changes results.
 MODELS: dict[str, dict[str, Any]] = {
     "bart": {},
@@ -32,24 +34,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "bart, never": {"bad_words_ids": [[7], [88], [9]]},
     "mbart": {"decoder_start_token_id": 2},
     "mbart, scaled": {"decoder_start_token_id": 2, "scale_embedding": True},
-    "marian": {"decoder_start_token_id": 1, "eos_token_id": 2, "forced_eos_token_id": 2, "pad_token_id": 1},
-    "marian, swish, scaled": {
-        "activation_function": "swish",
-        "scale_embedding": True,
-        "decoder_start_token_id": 1,
-        "eos_token_id": 2,
-        "forced_eos_token_id": 2,
-        "pad_token_id": 1,
-    },
-    "pegasus": {"decoder_start_token_id": 1, "eos_token_id": 2, "forced_eos_token_id": 2, "pad_token_id": 1},
-    "pegasus, scaled, relu": {
-        "activation_function": "relu",
-        "scale_embedding": True,
-        "decoder_start_token_id": 1,
-        "eos_token_id": 2,
-        "forced_eos_token_id": 2,
-        "pad_token_id": 1,
-    },
+    "marian": _TOKENS,
+    "marian, swish, scaled": _TOKENS | {"activation_function": "swish", "scale_embedding": True},
+    "pegasus": _TOKENS,
+    "pegasus, scaled, relu": _TOKENS | {"activation_function": "relu", "scale_embedding": True},
     "t5": {},
     "t5, gelu": {"feed_forward_proj": "gelu"},
     "t5, gated gelu": {"feed_forward_proj": "gated-gelu"},

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from checkpoints import Shapes, affine, usual_weights, vocabulary, write_folder
 from safetensors.numpy import load_file, save_file
 
 Array = np.ndarray[Any, Any]
@@ -43,37 +44,24 @@ def config(**changes: Any) -> dict[str, Any]:
 
 
 def tensors(settings: dict[str, Any]) -> dict[str, Array]:
-    """Random weights of about the size that trained ones have, so that no part of the model is without effect."""
+    """Return random weights."""
     width, inner = settings["hidden_size"], settings["intermediate_size"]
-    shapes: dict[str, tuple[int, ...]] = {
-        "embeddings.word_embeddings.weight": (settings["vocab_size"], width),
-        "embeddings.position_embeddings.weight": (settings["max_position_embeddings"], width),
-        "embeddings.token_type_embeddings.weight": (settings["type_vocab_size"], width),
-    }
+    tables = {"word": "vocab_size", "position": "max_position_embeddings", "token_type": "type_vocab_size"}
+    shapes: Shapes = {f"embeddings.{name}_embeddings.weight": (settings[key], width) for name, key in tables.items()}
     norms = ["embeddings.LayerNorm"]
     for i in range(settings["num_hidden_layers"]):
-        layer = f"encoder.layer.{i}"
-        names = [f"attention.self.{name}" for name in ("query", "key", "value")] + ["attention.output.dense"]
-        linears = dict.fromkeys(names, (width, width))
-        linears |= {"intermediate.dense": (inner, width), "output.dense": (width, inner)}
-        for name, shape in linears.items():
-            shapes |= {f"{layer}.{name}.weight": shape, f"{layer}.{name}.bias": shape[:1]}
-        norms += [f"{layer}.attention.output.LayerNorm", f"{layer}.output.LayerNorm"]
-    for norm in norms:
-        shapes |= {f"{norm}.weight": (width,), f"{norm}.bias": (width,)}
-    rng = np.random.default_rng(0)
-    return {
-        name: (rng.standard_normal(shape) / np.sqrt(shape[-1] if len(shape) == 2 else 4)).astype(np.float32)
-        + np.float32(name.endswith("LayerNorm.weight"))
-        for name, shape in shapes.items()
-    }
+        layer = f"encoder.layer.{i}."
+        products = [f"attention.self.{name}" for name in ("query", "key", "value")] + ["attention.output.dense"]
+        shapes |= affine(products, width, width, prefix=layer)
+        shapes |= affine("intermediate.dense", inner, width, prefix=layer)
+        shapes |= affine("output.dense", width, inner, prefix=layer)
+        norms += [f"{layer}attention.output.LayerNorm", f"{layer}output.LayerNorm"]
+    return usual_weights(shapes | affine(norms, width))
 
 
 def tokenizer() -> Any:
     """One token for each word and sign; every one that is not known is [UNK]."""
-    result = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]")
-    )
+    result = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary(WORDS), unk_token="[UNK]"))
     result.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     result.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
@@ -126,26 +114,8 @@ def write(
         "modules.json": modules("Transformer", "Pooling", "Normalize"),
         "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
     } | (files or {})
-    for name, value in contents.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if value is not None:
-            path.write_text(json.dumps(value), encoding="utf-8")
-    save_file(tensors(settings) if weights is None else weights, directory / folder / "model.safetensors")
-    return directory
-
-
-def write_language_model(
-    directory: Path, settings: dict[str, Any], weights: dict[str, Array], files: dict[str, Any] | None = None
-) -> Path:
-    """The directory of a model that writes text. `files` are written as JSON, or as they are if they are a str."""
-    directory.mkdir(parents=True, exist_ok=True)
-    contents = {"config.json": settings, "tokenizer.json": json.loads(tokenizer().to_str())} | (files or {})
-    for name, value in contents.items():
-        text = value if isinstance(value, str) else json.dumps(value)
-        (directory / name).write_text(text, encoding="utf-8")
-    save_file(weights, directory / "model.safetensors")
-    return directory
+    write_folder(directory / folder, {}, tensors(settings) if weights is None else weights)
+    return write_folder(directory, contents)
 
 
 def write_shards(directory: Path, count: int = 3) -> Path:
@@ -157,9 +127,8 @@ def write_shards(directory: Path, count: int = 3) -> Path:
         save_file({name: weights[name] for name in part}, directory / file_name)
         weight_map |= dict.fromkeys(part, file_name)
     whole.unlink()
-    index = directory / "model.safetensors.index.json"
-    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}), encoding="utf-8")
-    return index
+    name = "model.safetensors.index.json"
+    return write_folder(directory, {name: {"metadata": {"total_size": 1}, "weight_map": weight_map}}) / name
 
 
 def write_dense(directory: Path, i: int, in_features: int, out_features: int, **values: Any) -> dict[str, Array]:
@@ -168,9 +137,6 @@ def write_dense(directory: Path, i: int, in_features: int, out_features: int, **
     weights = {"linear.weight": rng.standard_normal((out_features, in_features), np.float32)}
     if values.get("bias", True):
         weights["linear.bias"] = 3 * rng.standard_normal(out_features, np.float32)
-    folder = directory / f"{i}_Dense"
-    folder.mkdir(parents=True, exist_ok=True)
     content = {"in_features": in_features, "out_features": out_features} | values
-    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
-    save_file(weights, folder / "model.safetensors")
+    write_folder(directory / f"{i}_Dense", {"config.json": content}, weights)
     return weights

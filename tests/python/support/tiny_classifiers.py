@@ -8,9 +8,11 @@ from typing import Any
 
 import bert_oracle
 import numpy as np
+import oracle_parts
 import tiny_bert
 import tiny_families
-from safetensors.numpy import load_file, save_file
+from checkpoints import affine, random_weights, write_folder
+from safetensors.numpy import load_file
 
 Array = np.ndarray[Any, Any]
 
@@ -30,18 +32,10 @@ LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 def tokenizer() -> dict[str, Any]:
     """That of `tiny_bert`, which knows pairs."""
     result: dict[str, Any] = json.loads(tiny_bert.tokenizer().to_str())
-    parts = {"A": 0, "B": 1}
-    result["post_processor"]["pair"] = [
-        {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
-        *(
-            entry
-            for name, number in parts.items()
-            for entry in (
-                {"Sequence": {"id": name, "type_id": number}},
-                {"SpecialToken": {"id": "[SEP]", "type_id": number}},
-            )
-        ),
-    ]
+    pair = result["post_processor"]["pair"] = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}]
+    for number, name in enumerate("AB"):
+        pair.append({"Sequence": {"id": name, "type_id": number}})
+        pair.append({"SpecialToken": {"id": "[SEP]", "type_id": number}})
     return result
 
 
@@ -67,21 +61,16 @@ def write(
     tiny_families.write(
         directory, model_type, contents | (files or {}), tiny_families.PREFIXES.get(model_type, "roberta.")
     )
-    path = directory / "model.safetensors"
-    save_file(load_file(path) | head(model_type, len(names), tokens), path)
-    return directory
+    weights = load_file(directory / "model.safetensors") | head(model_type, len(names), tokens)
+    return write_folder(directory, {}, weights)
 
 
 def head(model_type: str, labels: int, tokens: bool = False) -> dict[str, Array]:
     """The random weights of a head."""
-    width, rng = tiny_bert.config()["hidden_size"], np.random.default_rng(1)
-    weights: dict[str, Array] = {}
-    names = ["classifier"] if tokens else HEADS[model_type]
-    for name in names:
-        out = labels if name == names[-1] else width
-        weights[f"{name}.weight"] = (rng.standard_normal((out, width)) / 5).astype(np.float32)
-        weights[f"{name}.bias"] = (rng.standard_normal(out) / 5).astype(np.float32)
-    return weights
+    width = tiny_bert.config()["hidden_size"]
+    *inner, last = ["classifier"] if tokens else HEADS[model_type]
+    shapes = affine(inner, width, width) | affine(last, labels, width)
+    return random_weights(shapes, lambda name: 0.2, seed=1)
 
 
 def ids(*texts: str) -> tuple[list[int], list[int]]:
@@ -107,15 +96,15 @@ def logits(model_type: str, labels: int, tokens: list[int], types: list[int]) ->
     """The logits [L] of a text, in float64."""
     first, last = HEADS[model_type]
     weights = head(model_type, labels)
-    inner = bert_oracle.linear(hidden_states(model_type, tokens, types)[0], weights, first)
+    inner = oracle_parts.linear(hidden_states(model_type, tokens, types)[0], weights, first)
     inner = np.maximum(inner, 0) if model_type == "distilbert" else np.tanh(inner)
-    result: Array = bert_oracle.linear(inner, weights, last)
+    result: Array = oracle_parts.linear(inner, weights, last)
     return result
 
 
 def token_scores(tokens: list[int]) -> Array:
     """The scores [T, L] of a bert for tokens, in float64."""
-    rows = bert_oracle.linear(
+    rows = oracle_parts.linear(
         hidden_states("bert", tokens, [0] * len(tokens)), head("bert", len(LABELS), True), "classifier"
     )
     powers = np.exp(rows - rows.max(axis=1, keepdims=True))

@@ -5,14 +5,16 @@ Each is computed as its authors describe it, one text at a time, from the names 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import decoder_oracle
 import numpy as np
 import tiny_bert
-import tiny_decoders
-from oracle_parts import ACTIVATIONS, attention, distances, heads, layer_norm, linear, rotated
+import tiny_generators
+from checkpoints import Shapes, affine, usual_weights
+from oracle_parts import add, attend, distances, feed, layer_norm, rotated
 
 Array = np.ndarray[Any, Any]
 
@@ -57,71 +59,47 @@ def config(model_type: str, **changes: Any) -> dict[str, Any]:
     return {"model_type": model_type} | _COMMON | _OWN[model_type] | changes
 
 
-def _shapes(values: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+def _shapes(values: dict[str, Any]) -> Shapes:
     kind, width, inner = values["model_type"], values["hidden_size"], values["intermediate_size"]
     if kind not in ("modernbert", *WITH_TYPES):
-        shapes = tiny_decoders.shapes(values | {"tie_word_embeddings": True})
+        shapes = tiny_generators.shapes(values | {"tie_word_embeddings": True})
         return {name.removeprefix("model."): shape for name, shape in shapes.items()}
     words = "embeddings.tok_embeddings" if kind == "modernbert" else "embeddings.word_embeddings"
     shapes = {f"{words}.weight": (values["vocab_size"], width)}
     if values.get("type_vocab_size"):
         shapes["embeddings.token_type_embeddings.weight"] = (values["type_vocab_size"], width)
-
-    def linear(name: str, rows: int, features: int, bias: bool = False) -> None:
-        shapes[f"{name}.weight"] = (rows, features)
-        if bias:
-            shapes[f"{name}.bias"] = (rows,)
-
-    def norm(name: str, bias: bool = False, features: int = width) -> None:
-        shapes[f"{name}.weight"] = (features,)
-        if bias:
-            shapes[f"{name}.bias"] = (features,)
-
     for i in range(values["num_hidden_layers"]):
         if kind == "modernbert":
-            layer, of_heads, of_rows = f"layers.{i}", values["attention_bias"], values["mlp_bias"]
-            linear(f"{layer}.attn.Wqkv", 3 * width, width, of_heads)
-            linear(f"{layer}.attn.Wo", width, width, of_heads)
-            linear(f"{layer}.mlp.Wi", 2 * inner, width, of_rows)
-            linear(f"{layer}.mlp.Wo", width, inner, of_rows)
-            for name in ["attn_norm"] * (i > 0) + ["mlp_norm"]:
-                norm(f"{layer}.{name}", values["norm_bias"])
+            of_heads, of_rows = (
+                {"prefix": f"layers.{i}.", "bias": values[f"{name}_bias"]} for name in ("attention", "mlp")
+            )
+            shapes |= affine("attn.Wqkv", 3 * width, width, **of_heads) | affine("attn.Wo", width, width, **of_heads)
+            shapes |= affine("mlp.Wi", 2 * inner, width, **of_rows) | affine("mlp.Wo", width, inner, **of_rows)
+            norms = ["attn_norm"] * (i > 0) + ["mlp_norm"]
+            shapes |= affine(norms, width, prefix=f"layers.{i}.", bias=values["norm_bias"])
         elif kind == "nomic_bert":
-            layer = f"encoder.layers.{i}"
+            layer = f"encoder.layers.{i}."
             inside = values.get("head_dim", width // values["num_attention_heads"]) * values["num_attention_heads"]
-            linear(f"{layer}.attn.Wqkv", 3 * inside, width)
-            linear(f"{layer}.attn.out_proj", width, inside)
-            for name in ("fc11", "fc12"):
-                linear(f"{layer}.mlp.{name}", inner, width)
-            linear(f"{layer}.mlp.fc2", width, inner)
-            for name in ("norm1", "norm2"):
-                norm(f"{layer}.{name}", True)
+            shapes |= affine("attn.Wqkv", 3 * inside, width, prefix=layer, bias=False)
+            shapes |= affine("attn.out_proj", width, inside, prefix=layer, bias=False)
+            shapes |= affine("mlp.fc11 mlp.fc12", inner, width, prefix=layer, bias=False)
+            shapes |= affine("mlp.fc2", width, inner, prefix=layer, bias=False)
+            shapes |= affine("norm1 norm2", width, prefix=layer)
         elif kind == "gte":
-            layer = f"encoder.layer.{i}"
-            linear(f"{layer}.attention.qkv_proj", 3 * width, width, True)
-            linear(f"{layer}.attention.o_proj", width, width, True)
-            linear(f"{layer}.mlp.up_gate_proj", 2 * inner, width)
-            linear(f"{layer}.mlp.down_proj", width, inner, True)
-            for name in ("attn_ln", "mlp_ln"):
-                norm(f"{layer}.{name}", True)
+            layer = f"encoder.layer.{i}."
+            shapes |= affine("attention.qkv_proj", 3 * width, width, prefix=layer)
+            shapes |= affine("attention.o_proj", width, width, prefix=layer)
+            shapes |= affine("mlp.up_gate_proj", 2 * inner, width, prefix=layer, bias=False)
+            shapes |= affine("mlp.down_proj", width, inner, prefix=layer)
+            shapes |= affine("attn_ln mlp_ln", width, prefix=layer)
     if kind == "modernbert":
-        norm("embeddings.norm", values["norm_bias"])
-        norm("final_norm", values["norm_bias"])
-    else:
-        norm("emb_ln" if kind == "nomic_bert" else "embeddings.LayerNorm", True)
-    return shapes
+        return shapes | affine("embeddings.norm final_norm", width, bias=values["norm_bias"])
+    return shapes | affine("emb_ln" if kind == "nomic_bert" else "embeddings.LayerNorm", width)
 
 
 def tensors(values: dict[str, Any]) -> dict[str, Array]:
-    """Random weights of about the size that trained ones have, so that no part of the model is without effect."""
-    rng = np.random.default_rng(0)
-    offset = 0 if values["model_type"] == "gemma3_text" else 1  # which multiplies with 1 more than the weights of norms
-    result = {}
-    for name, shape in _shapes(values).items():
-        numbers = rng.standard_normal(shape) / np.sqrt(shape[-1] if len(shape) == 2 else 4)
-        is_norm = len(shape) == 1 and name.endswith(".weight")
-        result[name] = (numbers + (offset if is_norm else 0)).astype(np.float32)
-    return result
+    """Return random weights. The norms of Gemma multiply with 1 more than their weights."""
+    return usual_weights(_shapes(values), norm=values["model_type"] != "gemma3_text")
 
 
 def write(
@@ -151,45 +129,39 @@ def embedding(values: dict[str, Any], tokens: list[int]) -> Array:
 
 
 def _modernbert(values: dict[str, Any], weights: dict[str, Array], tokens: list[int]) -> Array:
-    eps, count, every = values["norm_eps"], values["num_attention_heads"], values["global_attn_every_n_layers"]
+    count, every = values["num_attention_heads"], values["global_attn_every_n_layers"]
     radius, between = values["local_attention"] // 2, np.abs(distances(len(tokens)))
-    activation = ACTIVATIONS[values["hidden_activation"]]
-    x = layer_norm(weights["embeddings.tok_embeddings.weight"][tokens], weights, "embeddings.norm", eps)
+    norm = partial(layer_norm, weights=weights, eps=values["norm_eps"])
+    x = norm(weights["embeddings.tok_embeddings.weight"][tokens], name="embeddings.norm")
     for i in range(values["num_hidden_layers"]):
-        layer, is_global = f"layers.{i}", i % every == 0
-        y = x if i == 0 else layer_norm(x, weights, f"{layer}.attn_norm", eps)
-        q, k, v = (heads(part, count) for part in np.split(linear(y, weights, f"{layer}.attn.Wqkv"), 3, -1))
-        base = values["global_rope_theta" if is_global else "local_rope_theta"]
+        layer, is_global = f"layers.{i}.", i % every == 0
+        turn = _turn(values["global_rope_theta" if is_global else "local_rope_theta"])
         sees = between <= (len(tokens) if is_global else radius)
-        rows = attention(rotated(q, base), rotated(k, base), v, q.shape[-1] ** -0.5, sees)
-        x = x + linear(rows, weights, f"{layer}.attn.Wo")
-        y = layer_norm(x, weights, f"{layer}.mlp_norm", eps)
-        activated, other = np.split(linear(y, weights, f"{layer}.mlp.Wi"), 2, -1)
-        x = x + linear(activation(activated) * other, weights, f"{layer}.mlp.Wo")
-    return layer_norm(x, weights, "final_norm", eps)
+        read = attend(weights, f"{layer}attn.", "Wqkv Wo", count, sees=sees, turn=turn)
+        x = add(x, read, norm, f"{layer}attn_norm" if i else "")
+        x = add(x, feed(weights, f"{layer}mlp.", "Wi Wo", values["hidden_activation"], 1), norm, f"{layer}mlp_norm")
+    return norm(x, name="final_norm")
+
+
+def _turn(base: float) -> Any:
+    return lambda x, name: rotated(x, base)
 
 
 def _rotary_bert(values: dict[str, Any], weights: dict[str, Array], tokens: list[int], types: list[int]) -> Array:
-    is_nomic = values["model_type"] == "nomic_bert"
-    eps, count, base = values["layer_norm_eps"], values["num_attention_heads"], values["rope_parameters"]["rope_theta"]
-    activation = ACTIVATIONS[values["hidden_act"]]
+    is_nomic, count = values["model_type"] == "nomic_bert", values["num_attention_heads"]
+    norm = partial(layer_norm, weights=weights, eps=values["layer_norm_eps"])
     x = weights["embeddings.word_embeddings.weight"][tokens]
     if values["type_vocab_size"]:
         x = x + weights["embeddings.token_type_embeddings.weight"][types]
-    x = layer_norm(x, weights, "emb_ln" if is_nomic else "embeddings.LayerNorm", eps)
-    qkv, out, norm1, norm2, down = (
-        ("attn.Wqkv", "attn.out_proj", "norm1", "norm2", "mlp.fc2") if is_nomic
-        else ("attention.qkv_proj", "attention.o_proj", "attn_ln", "mlp_ln", "mlp.down_proj")
+    x = norm(x, name="emb_ln" if is_nomic else "embeddings.LayerNorm")
+    projections, rows, norm1, norm2 = (
+        ("attn.Wqkv attn.out_proj", "mlp.fc12 mlp.fc11 mlp.fc2", "norm1", "norm2") if is_nomic
+        else ("attention.qkv_proj attention.o_proj", "mlp.up_gate_proj mlp.down_proj", "attn_ln", "mlp_ln")
     )  # fmt: skip
     for i in range(values["num_hidden_layers"]):
-        layer = f"encoder.layers.{i}" if is_nomic else f"encoder.layer.{i}"
-        q, k, v = (heads(part, count) for part in np.split(linear(x, weights, f"{layer}.{qkv}"), 3, -1))
-        rows = attention(rotated(q, base), rotated(k, base), v, q.shape[-1] ** -0.5)
-        x = layer_norm(x + linear(rows, weights, f"{layer}.{out}"), weights, f"{layer}.{norm1}", eps)
-        if is_nomic:
-            up, gate = (linear(x, weights, f"{layer}.mlp.{name}") for name in ("fc11", "fc12"))
-        else:
-            up, gate = np.split(linear(x, weights, f"{layer}.mlp.up_gate_proj"), 2, -1)
-        rows = linear(activation(gate) * up, weights, f"{layer}.{down}")
-        x = layer_norm(x + rows, weights, f"{layer}.{norm2}", eps)
+        layer = f"encoder.layers.{i}." if is_nomic else f"encoder.layer.{i}."
+        read = attend(weights, layer, projections, count, turn=_turn(values["rope_parameters"]["rope_theta"]))
+        x = add(x, read, norm, last=layer + norm1)
+        inner = feed(weights, layer, rows, values["hidden_act"], 0 if is_nomic else -1)
+        x = add(x, inner, norm, last=layer + norm2)
     return x

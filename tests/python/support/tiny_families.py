@@ -93,6 +93,16 @@ def tensors(model_type: str, **changes: Any) -> dict[str, Array]:
     return result
 
 
+def embeddings(model_type: str, sequences: list[list[int]], first: int = 0, **changes: Any) -> Array:
+    """The mean of the vectors of all tokens from `first` on, scaled to length 1, of each sequence, in float64."""
+    values, weights = settings(model_type, **changes), tensors(model_type, **changes)
+    rows = [
+        bert_oracle.hidden_states(weights, values, tokens, places=places(model_type, tokens))[first:].mean(0)
+        for tokens in sequences
+    ]
+    return np.stack([row / np.linalg.norm(row) for row in rows])
+
+
 def renamed(model_type: str, weights: dict[str, Array], prefix: str = "") -> dict[str, Array]:
     """The same by the names of the family."""
     if model_type not in _NAMES:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tiny_generators
 import tokenizers
-from safetensors.numpy import save_file
+from checkpoints import byte_level_bpe, random_weights, write_folder
 
 Array = np.ndarray[Any, Any]
 
@@ -24,11 +24,8 @@ TEMPLATE = (
 
 def tokenizer() -> tokenizers.Tokenizer:
     """BPE over bytes; special tokens are in no text unless it names them."""
-    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "a"), ("Ã", "©")]
-    words = [*SPECIAL, *letters, *("".join(pair) for pair in merges)]
-    result = tokenizers.Tokenizer(tokenizers.models.BPE({word: i for i, word in enumerate(words)}, merges))
-    result.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    result = byte_level_bpe(SPECIAL, merges)
     result.decoder = tokenizers.decoders.ByteLevel()
     result.add_special_tokens(SPECIAL)
     return result
@@ -52,32 +49,23 @@ def config(**changes: Any) -> dict[str, Any]:
     }
 
 
-def tensors(vocab: int = VOCABULARY, positions: int = POSITIONS) -> dict[str, Array]:
+def tensors(settings: dict[str, Any]) -> dict[str, Array]:
     """Random weights, large enough that tokens depend on all that is before them."""
-    rng = np.random.default_rng(5)
+    tables = {"transformer.wte.weight": 0.4, "transformer.wpe.weight": 0.6}
+    shapes = tiny_generators.shapes(settings)  # norms are drawn last: tests look for texts that these weights write
+    shapes = dict(sorted(shapes.items(), key=lambda entry: ("ln_" in entry[0], "ln_f" not in entry[0])))
 
-    def normal(*shape: int, scale: float) -> Array:
-        return (rng.standard_normal(shape) * scale).astype(np.float32)
+    def size(name: str) -> float:
+        return tables.get(name) or (0.1 if len(shapes[name]) == 1 else 2 / np.sqrt(shapes[name][0]))
 
-    result = {"wte.weight": normal(vocab, WIDTH, scale=0.4), "wpe.weight": normal(positions, WIDTH, scale=0.6)}
-    shapes = {"attn.c_attn": (WIDTH, 3 * WIDTH), "attn.c_proj": (WIDTH, WIDTH)}
-    shapes |= {"mlp.c_fc": (WIDTH, 4 * WIDTH), "mlp.c_proj": (4 * WIDTH, WIDTH)}
-    norms = ["ln_f", *(f"h.{i}.{name}" for i in range(LAYERS) for name in ("ln_1", "ln_2"))]
-    for i in range(LAYERS):
-        for name, shape in shapes.items():
-            result[f"h.{i}.{name}.weight"] = normal(*shape, scale=2 / np.sqrt(shape[0]))
-            result[f"h.{i}.{name}.bias"] = normal(shape[1], scale=0.1)
-    for name in norms:
-        result[f"{name}.weight"] = 1 + normal(WIDTH, scale=0.1)
-        result[f"{name}.bias"] = normal(WIDTH, scale=0.1)
-    return result
+    return random_weights(shapes, size, seed=5)
 
 
 def write(directory: Path, files: dict[str, Any] | None = None, **changes: Any) -> Path:
     """The files of the model. `changes` are entries of config.json; a file that is None is left out."""
     contents: dict[str, Any] = {
         "config.json": config(**changes),
-        "tokenizer.json": json.loads(tokenizer().to_str()),
+        "tokenizer.json": tokenizer().to_str(),
         "tokenizer_config.json": {
             "bos_token": SPECIAL[BEGIN],
             "eos_token": {"content": SPECIAL[END], "special": True},
@@ -85,12 +73,4 @@ def write(directory: Path, files: dict[str, Any] | None = None, **changes: Any) 
         },
         **(files or {}),
     }
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        if content is not None:
-            text = content if isinstance(content, str) else json.dumps(content)
-            (directory / name).write_text(text, encoding="utf-8")
-    weights = tensors(changes.get("vocab_size", VOCABULARY), changes.get("n_positions", POSITIONS))
-    prefixed = {f"transformer.{name}": tensor for name, tensor in weights.items()}
-    save_file(prefixed, directory / "model.safetensors", metadata={"format": "pt"})
-    return directory
+    return write_folder(directory, contents, tensors(config(**changes)))

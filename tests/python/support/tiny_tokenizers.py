@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tokenizers
+from checkpoints import byte_level_bpe, vocabulary
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
@@ -17,9 +18,7 @@ TEXTS = [
 def byte_level(add_prefix_space: bool = False) -> Any:
     """BPE over bytes, as RoBERTa has it."""
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("d", "o"), ("do", "g"), ("Ġ", "dog")]
-    words = [*SPECIAL, *"abdeghknotuw", "Ġ", "ĉ", "Ċ", *map("".join, merges)]
-    result = tokenizers.Tokenizer(tokenizers.models.BPE({word: i for i, word in enumerate(words)}, merges))
-    result.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    result = byte_level_bpe(SPECIAL, merges, [*"abdeghknotuw", "Ġ", "ĉ", "Ċ"], add_prefix_space)
     result.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0), True, add_prefix_space)
     result.add_special_tokens(SPECIAL)
     return result
@@ -48,9 +47,7 @@ def word_piece(**normalizer: Any) -> Any:
     """WordPiece, as BERT and DistilBERT have it."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     words = [*special, *"abdeghkno", *map("##{}".format, "abdeghkno"), "the", "dog"]
-    result = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
-    )
+    result = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary(words), unk_token="[UNK]"))
     result.normalizer = tokenizers.normalizers.BertNormalizer(**normalizer)
     result.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     result.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))

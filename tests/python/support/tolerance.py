@@ -231,47 +231,46 @@ def _through_softcap(error: Array, score: Array, softcap: float, eps: float) -> 
 def layer(layer: MultiHeadAttention, query: Array, key: Array, value: Array, options: dict[str, Any]) -> Expected:
     """Oracle and bounds for a layer; `out` [B, Tq, out_dim], the others as for its heads."""
     dtype = layer.dtype
-    state, heads, kv_heads = layer.state_dict(), layer.num_heads, layer.num_kv_heads
-    rows = np.cumsum([heads * layer.head_dim, kv_heads * layer.head_dim])
-    if "in_proj_weight" in state:
-        in_weights = np.split(state["in_proj_weight"], rows)
-    else:
-        in_weights = [state[f"{letter}_proj_weight"] for letter in "qkv"]
-    in_biases = [state.get(f"{letter}_proj_bias") for letter in "qkv"]
-    if "in_proj_bias" in state:
-        in_biases = np.split(state["in_proj_bias"], rows)
-
-    def split(x: Array, count: int) -> Array:
-        # [..., T, count * D] -> [..., count, T, D]
-        return x.reshape(*x.shape[:-1], count, x.shape[-1] // count).swapaxes(-3, -2)
-
-    projected, errors = [], []
-    for x, weight, bias, count in zip(
-        (query, key, value), in_weights, in_biases, (heads, kv_heads, kv_heads), strict=True
-    ):
+    state, projected, errors = layer.state_dict(), [], []
+    for x, (weight, bias, count) in zip((query, key, value), in_projections(layer), strict=True):
         exact, bound = projection(x, weight, bias, dtype)
-        projected.append(split(exact, count))
-        errors.append(split(bound, count))
+        projected.append(split_heads(exact, count))
+        errors.append(split_heads(bound, count))
     if layer.add_bias_kv or layer.add_zero_attn:
         inner = heads_with_added_keys(layer, projected, errors, options)
     else:
         inner = attention(*projected, options, layer.dtype, tuple(errors))
-
-    def concatenate(x: Array) -> Array:
-        return x.swapaxes(-3, -2).reshape(*query.shape[:-1], -1)
-
-    _, out_bound = projection(
-        concatenate(inner.out),
-        state["out_proj.weight"],
-        state.get("out_proj.bias"),
-        dtype,
-        concatenate(inner.out_bound),
-    )
+    weight, bias, of_heads = state["out_proj.weight"], state.get("out_proj.bias"), joined_heads(inner.out_bound)
+    _, out_bound = projection(joined_heads(inner.out), weight, bias, dtype, of_heads)
     out, weights = reference.multi_head_attention(
-        query, key, value, state, heads, num_kv_heads=kv_heads, add_zero_attn=layer.add_zero_attn, need_weights=True,
-        **options,
+        query, key, value, state, layer.num_heads, num_kv_heads=layer.num_kv_heads, add_zero_attn=layer.add_zero_attn,
+        need_weights=True, **options,
     )  # fmt: skip
     return Expected(out, inner.lse, weights, out_bound, inner.lse_bound, inner.weights_bound)
+
+
+def in_projections(layer: MultiHeadAttention) -> list[tuple[Array, Array | None, int]]:
+    """The weight, the bias and the heads of the projections of query, key and value."""
+    state, counts = layer.state_dict(), (layer.num_heads, layer.num_kv_heads, layer.num_kv_heads)
+    rows = np.cumsum(np.multiply(counts[:2], layer.head_dim))
+    weights = [state.get(f"{letter}_proj_weight") for letter in "qkv"]
+    biases = [state.get(f"{letter}_proj_bias") for letter in "qkv"]
+    if "in_proj_weight" in state:
+        weights = np.split(state["in_proj_weight"], rows)
+    if "in_proj_bias" in state:
+        biases = np.split(state["in_proj_bias"], rows)
+    return list(zip(weights, biases, counts, strict=True))
+
+
+def split_heads(x: Array, count: int) -> Array:
+    """[..., T, count * D] -> [..., count, T, D]."""
+    return x.reshape(*x.shape[:-1], count, x.shape[-1] // count).swapaxes(-3, -2)
+
+
+def joined_heads(x: Array) -> Array:
+    """[..., H, T, D] -> [..., T, H * D]."""
+    x = x.swapaxes(-3, -2)
+    return x.reshape(*x.shape[:-2], -1)
 
 
 def heads_with_added_keys(

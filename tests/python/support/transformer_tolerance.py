@@ -162,21 +162,13 @@ def feed_forward(layer: FeedForward, x: Near) -> Near:
 def attention(layer: MultiHeadAttention, x: Near, memory: Near, options: dict[str, Any]) -> tuple[Near, Near]:
     """Of `x` to `memory`: the result, and the weights of each head."""
     dtype, state, heads = layer.dtype, layer.state_dict(), layer.num_heads
-    counts = (heads, layer.num_kv_heads, layer.num_kv_heads)
-    rows = np.cumsum([heads * layer.head_dim, layer.num_kv_heads * layer.head_dim])
-    stacked = "in_proj_weight" in state
-    weights = np.split(state["in_proj_weight"], rows) if stacked else [state[f"{which}_proj_weight"] for which in "qkv"]
-    biases = [state.get(f"{which}_proj_bias") for which in "qkv"]
-    if "in_proj_bias" in state:
-        biases = np.split(state["in_proj_bias"], rows)
     with np.errstate(all="ignore"):
-        projected = zip((x, memory, memory), weights, biases, strict=True)
         q, k, v = (
             _heads(_product(of, weight, bias, dtype), count)
-            for (of, weight, bias), count in zip(projected, counts, strict=True)
+            for of, (weight, bias, count) in zip((x, memory, memory), tolerance.in_projections(layer), strict=True)
         )
         inner = tolerance.attention(q.out, k.out, v.out, options, layer.dtype)
-        k, v = (Near(*(np.repeat(y, heads // counts[1], axis=-3) for y in (z.out, z.bound))) for z in (k, v))
+        k, v = (Near(*(np.repeat(y, heads // layer.num_kv_heads, axis=-3) for y in (z.out, z.bound))) for z in (k, v))
         scale = options.get("scale") or layer.head_dim**-0.5
         moved = q.bound**2 @ _turned(k.out**2) + q.out**2 @ _turned(k.bound**2)
         moved = (scale * inner.weights) ** 2 * np.where(inner.weights == 0, 0, moved)  # (w_j e_j)^2
@@ -184,7 +176,7 @@ def attention(layer: MultiHeadAttention, x: Near, memory: Near, options: dict[st
         values, finite = np.where(np.isfinite(v.out), v.out, 0), np.where(np.isfinite(v.bound), v.bound, 0)
         spread = moved @ values**2 - 2 * inner.out * (moved @ values) + inner.out**2 * moved.sum(-1, keepdims=True)
         of_heads = np.sqrt(np.maximum(spread, 0) + inner.weights**2 @ finite**2)
-        whole = Near(_joined(inner.out), _joined(inner.out_bound + of_heads)).rounded(dtype)
+        whole = Near(*map(tolerance.joined_heads, (inner.out, inner.out_bound + of_heads))).rounded(dtype)
         out = _product(whole, state["out_proj.weight"], state.get("out_proj.bias"), dtype)
     return out, Near(inner.weights, inner.weights_bound + of_weights)
 
@@ -252,10 +244,4 @@ def _turned(x: Array) -> Array:
 
 def _heads(x: Near, count: int) -> Near:
     """[..., T, count * D] -> [..., count, T, D]."""
-    shape = (*x.out.shape[:-1], count, x.out.shape[-1] // count)
-    return Near(*(y.reshape(shape).swapaxes(-3, -2) for y in (x.out, x.bound)))
-
-
-def _joined(x: Array) -> Array:
-    x = x.swapaxes(-3, -2)
-    return x.reshape(*x.shape[:-2], -1)
+    return Near(*(tolerance.split_heads(y, count) for y in (x.out, x.bound)))

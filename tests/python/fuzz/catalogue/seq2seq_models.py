@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tiny_seq2seq
+import tiny_generators
 
 from mha_native.models import Seq2SeqLM
 
@@ -18,7 +18,7 @@ from .entry import Arguments, Generator, Made, entry, some
 @functools.cache
 def _folder() -> tuple[tempfile.TemporaryDirectory[str], Path]:
     folder = tempfile.TemporaryDirectory()
-    return folder, tiny_seq2seq.write(Path(folder.name), tiny_seq2seq.config("bart"))
+    return folder, tiny_generators.write(Path(folder.name), tiny_generators.config("bart"))
 
 
 @functools.cache
