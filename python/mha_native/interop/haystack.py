@@ -33,26 +33,26 @@ class _Component:
         """
         self._arguments, self._names = arguments, {"model": "model_name", **names}
         if "meta_fields_to_embed" in arguments:
-            self._check_texts(**{name: arguments[name] for name in _TEXT_ARGUMENTS})
+            self._set_texts(**{name: arguments[name] for name in _TEXT_ARGUMENTS})
         settings = {self._names.get(name, name): x for name, x in arguments.items() if name not in _TEXT_ARGUMENTS}
         with self._in_own_name():
             self._shared = kind(type(self).__name__, **settings)
         return self._shared
 
-    def _check_texts(self, meta_fields_to_embed: object, embedding_separator: object) -> None:
+    def _set_texts(self, meta_fields_to_embed: object, embedding_separator: object) -> None:
         owner, fields = type(self).__name__, meta_fields_to_embed
         if fields is not None and not (isinstance(fields, list) and all(isinstance(field, str) for field in fields)):
             raise TypeError(f"{owner}: meta_fields_to_embed must be a list of str; got {shown(fields)}")
         if not isinstance(embedding_separator, str):
             raise TypeError(f"{owner}: embedding_separator must be a str; got {shown(embedding_separator)}")
+        self._fields, self._separator = list(fields or ()), embedding_separator
 
     def _texts(self, documents: list[Document]) -> list[str]:
         """Return the text of each document: fields of its metadata, and its content."""
         if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
             raise TypeError(f"{type(self).__name__}.run: documents must be a list of Document; got {shown(documents)}")
-        fields, separator = (self._arguments[name] for name in _TEXT_ARGUMENTS)
-        texts = [[*map(document.meta.get, fields or ()), document.content or ""] for document in documents]
-        return [separator.join(str(part) for part in parts if part is not None) for parts in texts]
+        texts = [[*map(document.meta.get, self._fields), document.content or ""] for document in documents]
+        return [self._separator.join(str(part) for part in parts if part is not None) for parts in texts]
 
     def warm_up(self) -> None:
         """Read the model."""
