@@ -39,15 +39,16 @@ def test_embeddings_are_those_of_the_model(prompted_model: str, expected: Senten
 
 
 def test_a_collection(prompted_model: str, expected: SentenceTransformer) -> None:
-    client = chromadb.EphemeralClient()
-    collection: Any = client.create_collection("texts", embedding_function=MhaNativeEmbeddingFunction(prompted_model))
+    client = chromadb.EphemeralClient()  # one for the process: examples of documents make collections in it, too
+    name = "a-collection-of-a-test"
+    collection: Any = client.create_collection(name, embedding_function=MhaNativeEmbeddingFunction(prompted_model))
     try:
         collection.add(ids=IDS, documents=TEXTS)
         found = collection.query(query_texts=["dog"], n_results=3)
         assert found["ids"] == [[str(i) for i in np.argsort(_distances(expected))]]
         np.testing.assert_allclose(found["distances"][0], np.sort(_distances(expected)), atol=1e-6)
     finally:
-        client.delete_collection("texts")
+        client.delete_collection(name)
 
 
 def test_a_persistent_collection_opens_with_it(prompted_model: str, tmp_path: Path) -> None:
