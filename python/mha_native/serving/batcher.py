@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from .. import _core
 from ..functions.messages import in_the_name_of, name_of_type
 from ..functions.scalars import checked_integer
-from ..layers._constructor_arguments import checked_size
+from ..layers._constructor_arguments import checked_size, optional_size
 from ..models.causal_lm import CausalLM
 from ..models.generation.engine import GenerationKeywords, GenerationOptions
 from ._paged_caches import PagedCaches
@@ -111,8 +111,7 @@ class Batcher:
             num_pages = -(-tokens // size)
         pages = checked_size(name, "num_pages", num_pages)
         shares = _core.boolean(name, "share_prefixes", share_prefixes)
-        if num_threads is not None:
-            num_threads = checked_size(name, "num_threads", num_threads)
+        num_threads = optional_size(name, "num_threads", num_threads)
         waiting = checked_size(name, "max_waiting", max_waiting)
         slots = most * _SLOTS_OF_SEQUENCES if shares else most
         with in_the_name_of(name, dtype="cache_dtype"):
