@@ -32,7 +32,7 @@ try:
     import ray
     import ray.data
 except ImportError:
-    print('Ray is not installed: pip install "mha_native[ray]"')
+    print('Ray is not installed: pip install "ray[data]"')
     sys.exit()
 
 notes = Path(__file__).with_name("town_notes.txt").read_text(encoding="utf-8").splitlines()

@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from mha_native.functions.needed_packages import pip_install
 from mha_native_bench.errors import UserError
 from mha_native_bench.options import parse
 
@@ -34,7 +35,7 @@ def measure_and_show(options: Namespace) -> int:
     try:  # imported here, so that what is missing of the extra "bench" is reported in one sentence
         from mha_native_bench.run import prepare, run
     except ModuleNotFoundError as error:
-        raise UserError(f'{error}: pip install "mha_native[bench]"') from error
+        raise UserError(f"{error}: {pip_install(str(error.name), extra='bench')}") from error
     plan, results = prepare(options)
     try:
         run(plan, results)

@@ -7,6 +7,8 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+from mha_native.functions.needed_packages import pip_install
+
 PROGRAM = "python -m mha_native bench"
 
 
@@ -74,5 +76,5 @@ def in_a_folder(text: str) -> Path:
 
 def picture(text: str) -> Path:
     if find_spec("matplotlib") is None:
-        raise argparse.ArgumentTypeError('needs matplotlib: pip install "mha_native[plot]"')
+        raise argparse.ArgumentTypeError(f"needs matplotlib: {pip_install('matplotlib', extra='plot')}")
     return in_a_folder(text)

@@ -25,7 +25,7 @@ class _PrintPlace(argparse.Action):
         if not place.is_dir():
             parser.error(
                 f"{self.option_strings[0]}: this wheel came without the C++ library; "
-                "pip install --force-reinstall --no-binary mha_native mha_native compiles it"
+                "pip install --force-reinstall . in a clone of the repository compiles it"
             )
         print(place)
         parser.exit()

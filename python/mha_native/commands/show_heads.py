@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..functions.needed_packages import pip_install
 from .errors import UserError
 from .output import written
 
@@ -61,7 +62,7 @@ def draw_heads(words: Sequence[str], weights: Array, titles: Sequence[str], path
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError('--plot needs matplotlib: pip install "mha_native[plot]"') from error
+        raise UserError(f"--plot needs matplotlib: {pip_install('matplotlib', extra='plot')}") from error
     rows, columns, length = weights.shape[:3]
     side = 0.6 + 0.12 * length  # inches: room for a label of each word
     figure = Figure(figsize=(columns * side + 1.5, rows * side + 1), layout="constrained")

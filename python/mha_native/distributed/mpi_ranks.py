@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..functions.messages import in_the_name_of
+from ..functions.needed_packages import pip_install
 from ._mpi_messages import ALIGNMENT, Reader, Writer
 from ._shard import ShardHost
 from ._workers import Failure, Request, answered, too_late
@@ -176,7 +177,8 @@ def _communicator(function: str, comm: Intracomm | None) -> Intracomm:
     try:
         from mpi4py import MPI
     except ImportError as error:
-        raise ImportError(f"{function}: MPI needs the package mpi4py: pip install mha_native[mpi]") from error
+        command = pip_install("mpi4py", extra="mpi")
+        raise ImportError(f"{function}: MPI needs the package mpi4py: {command}") from error
     return MPI.COMM_WORLD if comm is None else comm
 
 

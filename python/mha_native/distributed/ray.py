@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.messages import in_the_name_of, listed, name_of_type, shown
+from ..functions.needed_packages import pip_install
 from ..functions.runtime import active_isa, set_num_threads, use_isa
 from ..functions.scalars import checked_integer
 from ..models import SentenceEncoder
@@ -78,7 +79,7 @@ def embed(
     FileNotFoundError, OSError
         If the model cannot be read.
     ImportError
-        Without Ray Data: ``pip install "mha_native[ray]"``.
+        Without Ray Data: ``pip install "ray[data]"``.
 
     Notes
     -----
@@ -196,7 +197,8 @@ def ray_data(function: str) -> Any:
     try:
         import ray.data
     except ImportError as error:
-        raise ImportError(f'{function}: {error.name} is not installed: pip install "mha_native[ray]"') from error
+        command = pip_install("ray[data]", extra="ray")
+        raise ImportError(f"{function}: {error.name} is not installed: {command}") from error
     return ray.data
 
 

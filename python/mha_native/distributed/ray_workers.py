@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ..functions.needed_packages import pip_install
 from ..functions.runtime import set_num_threads
 from ..functions.scalars import checked_integer
 from ._shard import ShardHost
@@ -41,7 +42,8 @@ class RayWorkers:
         try:
             import ray
         except ImportError as error:
-            raise ImportError(f"{name}: actors need the package ray: pip install mha_native[ray]") from error
+            command = pip_install("ray[data]", extra="ray")
+            raise ImportError(f"{name}: actors need the package ray: {command}") from error
         self._ray = ray
         self._actor = ray.remote(num_cpus=num_cpus, **options)(_Actor)
         self._actors = [self._actor.remote(self._threads) for _ in range(count)]

@@ -22,7 +22,7 @@ Parameters
 
 {errors}
 ImportError
-    Without tokenizers. The module itself needs {package}: ``pip install "mha_native[{package}]"``.
+    Without tokenizers. The module itself needs {package}: ``pip install {package}``.
 """,
     "fields": """\
 {model_name}

@@ -45,7 +45,7 @@ class TextEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     Raises
     ------
     ImportError
-        Without scikit-learn, when the module is imported: ``pip install "mha_native[sklearn]"``.
+        Without scikit-learn, when the module is imported: ``pip install scikit-learn``.
 
     Notes
     -----

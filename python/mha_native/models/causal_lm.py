@@ -45,8 +45,8 @@ class CausalLM(PretrainedGenerator):
     The prompts of a list are read and continued together. A prompt gets the same tokens alone and in any list. For
     requests that come and go use `mha_native.serving.Batcher`, for your own stacks of layers `mha_native.generate`.
 
-    Needs tokenizers: ``pip install "mha_native[text]"``; `chat` and `apply_chat_template` need jinja2:
-    ``pip install "mha_native[chat]"``. You can call a model from several threads at once.
+    Needs the package tokenizers, and jinja2 for `chat` and `apply_chat_template`. You can call a model from several
+    threads at once.
 
     Examples
     --------

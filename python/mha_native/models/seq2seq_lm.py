@@ -49,7 +49,7 @@ class Seq2SeqLM(PretrainedGenerator):
     Texts of different length are read one after another, without padding. The result of a text does not depend on the
     other texts of a list.
 
-    Needs tokenizers: ``pip install "mha_native[text]"``. You can call a model from several threads at once.
+    Needs the package tokenizers. You can call a model from several threads at once.
 
     Examples
     --------

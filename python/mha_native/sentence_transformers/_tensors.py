@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..functions.needed_packages import pip_install
+
 
 def is_tensor(value: object) -> bool:
     """Return whether `value` is a tensor of torch, or a list that begins with a tensor."""
@@ -39,5 +41,5 @@ def as_tensor(function: str, name: str, array: NDArray[Any]) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise ImportError(f"{function} {name}: torch is not installed: pip install torch") from error
+        raise ImportError(f"{function} {name}: torch is not installed: {pip_install('torch')}") from error
     return torch.from_numpy(array)

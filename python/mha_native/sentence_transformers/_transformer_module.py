@@ -61,8 +61,7 @@ class Transformer(EncoderLength, InputModule):
     TypeError, ValueError, OSError
         If the model cannot be read, as for `from_pretrained`.
     ImportError
-        Without tokenizers. The module itself needs sentence-transformers:
-        ``pip install "mha_native[sentence-transformers]"``.
+        Without tokenizers. The module itself needs sentence-transformers.
 
     Notes
     -----

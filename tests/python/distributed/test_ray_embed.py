@@ -120,5 +120,5 @@ def test_an_actor_of_another_version_is_refused(directory: Path) -> None:
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(ImportError, match=r'embed: ray(\.data)? is not installed: pip install "mha_native\[ray\]"'):
+    with pytest.raises(ImportError, match=r'embed: ray(\.data)? is not installed: pip install "ray\[data\]"'):
         embed([], "model")  # type: ignore[arg-type]

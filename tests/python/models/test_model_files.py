@@ -265,7 +265,7 @@ def test_a_token_beyond_the_table(tmp_path: Path) -> None:
 def test_without_the_library_of_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_bert.write(tmp_path)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    assert_not_loaded(tmp_path, "tokenizers", 'pip install "mha_native[text]"', error=ImportError)
+    assert_not_loaded(tmp_path, "tokenizers is not installed: pip install tokenizers", error=ImportError)
 
 
 def test_nothing_else_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

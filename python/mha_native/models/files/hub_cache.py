@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 
 from ...functions.messages import listed, shown
+from ...functions.needed_packages import pip_install
 
 # "organization/model", or a model of sentence-transformers. A path such as ./model or /models/model is neither.
 _NAME = re.compile(r"(?:[A-Za-z0-9]\w*(?:[-.]\w+)*/)?[A-Za-z0-9]\w*(?:[-.]\w+)*", re.ASCII)
@@ -71,7 +72,7 @@ def find_directory(
     try:
         from huggingface_hub import snapshot_download  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
-        raise FileNotFoundError(f"{where}; pip install huggingface_hub to download it") from None
+        raise FileNotFoundError(f"{where}; {pip_install('huggingface_hub')} to download it") from None
     try:
         given = {"revision": revision, "token": token}
         options = {option: value for option, value in given.items() if value is not None}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...functions.messages import listed, name_of_type, shown
+from ...functions.needed_packages import pip_install
 
 _LEAST_VERSION = (3, 1, 6)  # templates can leave the sandbox of older versions
 
@@ -77,10 +78,12 @@ def require_jinja() -> None:
     try:
         import jinja2
     except ImportError as error:
-        raise ImportError(f'{error.name} is not installed: pip install "mha_native[chat]"') from error
+        raise ImportError(f"{error.name} is not installed: {pip_install('jinja2', extra='chat')}") from error
     version = tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit())
     if version < _LEAST_VERSION:
-        raise ImportError(f'jinja2 {jinja2.__version__} is too old: pip install "mha_native[chat]"')
+        least = ".".join(map(str, _LEAST_VERSION))
+        command = pip_install(f"jinja2>={least}", extra="chat")
+        raise ImportError(f"jinja2 {jinja2.__version__} is too old: {command}")
 
 
 def checked_conversation(what: str, messages: Any) -> list[dict[str, Any]]:

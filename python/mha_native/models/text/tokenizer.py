@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...functions.messages import in_the_name_of, listed
+from ...functions.needed_packages import pip_install
 from ..files.json_files import require_file
 from ..files.sentence_files import SentenceConfig
 from .agreement import check_agreement
@@ -20,7 +21,7 @@ def require_library() -> None:
     try:
         import tokenizers  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
     except ImportError as error:
-        raise ImportError(f'{error.name} is not installed: pip install "mha_native[text]"') from error
+        raise ImportError(f"{error.name} is not installed: {pip_install('tokenizers', extra='text')}") from error
 
 
 def read_library(folder: Path, settings: Mapping[str, Any], *, is_cut: bool = True) -> Any:
