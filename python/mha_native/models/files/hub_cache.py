@@ -16,6 +16,8 @@ _DEFAULT_ORGANIZATION = "sentence-transformers"
 
 _WEIGHTS = (".safetensors", ".bin")  # the latter are refused with a separate message
 
+FOLDER_PREFIX = "models--"  # of the folders of models in the cache, among folders of data sets
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 # A branch, a tag, refs/pr/1 or a commit. No part of it leads out of the folder.
@@ -54,14 +56,14 @@ def find_directory(
         directory = Path(name)
     except Exception as error:  # whatever the object raises
         raise TypeError(f"model must be a path or a name; got {shown(name)}") from error
-    if not isinstance(name, str) or directory.exists() or not _is_name(name):
+    if not isinstance(name, str) or directory.exists() or not is_name(name):
         return directory
     repository = name if "/" in name or organization is None else f"{organization}/{name}"
-    cache = _cache() if cache_folder is None else Path(cache_folder)
+    cache = hub_cache() if cache_folder is None else Path(cache_folder)
     if revision is not None and not (isinstance(revision, str) and _REVISION.fullmatch(revision)):
         raise ValueError(f"revision must be a branch, a tag or a commit; got {shown(revision)}")
-    snapshot = _snapshot(cache / f"models--{repository.replace('/', '--')}", revision or "main")
-    if snapshot is not None:
+    snapshot = snapshot_folder(repository_folder(repository, cache), revision or "main")
+    if snapshot is not None and weights_in(snapshot):
         return snapshot
     what = repository if revision is None else f"revision {revision} of {repository}"
     where = f"{name} is not a directory, and {what} is not in the cache {cache}"
@@ -82,11 +84,12 @@ def find_directory(
         raise OSError(f"{where}; it could not be downloaded: {reason}") from error
 
 
-def _is_name(name: str) -> bool:
+def is_name(name: str) -> bool:
+    """Return whether `name` can be the name of a model, with or without an organization."""
     return _NAME.fullmatch(name) is not None and all(len(part) <= _LONGEST_NAME for part in name.split("/"))
 
 
-def _cache() -> Path:
+def hub_cache() -> Path:
     """Return the folder of all models, as huggingface_hub finds it."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if given := os.environ.get(variable):
@@ -95,8 +98,13 @@ def _cache() -> Path:
     return Path(os.path.expandvars(home)).expanduser() / "hub"
 
 
-def _snapshot(folder: Path, revision: str) -> Path | None:
-    """Return the folder of a revision of a model in the cache; None unless it holds weights."""
+def repository_folder(repository: str, cache: Path | None = None) -> Path:
+    """Return the folder of a model in a cache; default: the cache of Hugging Face."""
+    return (cache or hub_cache()) / f"{FOLDER_PREFIX}{repository.replace('/', '--')}"
+
+
+def snapshot_folder(folder: Path, revision: str = "main") -> Path | None:
+    """Return the folder of the files of a revision, in the folder of a model; None if there is none."""
     try:
         with open(folder / "refs" / revision, "rb") as file:
             commit = file.read(64).decode("ascii").strip()
@@ -105,5 +113,9 @@ def _snapshot(folder: Path, revision: str) -> Path | None:
     if not _COMMIT.fullmatch(commit):
         return None
     snapshot = folder / "snapshots" / commit
-    files = [path for pattern in ("*", "*/*") for path in snapshot.glob(pattern)]
-    return snapshot if any(path.suffix in _WEIGHTS for path in files) else None
+    return snapshot if snapshot.is_dir() else None
+
+
+def weights_in(snapshot: Path) -> list[Path]:
+    """Return the files of weights in a folder of the cache, and in the folders in it."""
+    return [path for pattern in ("*", "*/*") for path in snapshot.glob(pattern) if path.suffix in _WEIGHTS]

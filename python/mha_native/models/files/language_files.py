@@ -4,13 +4,14 @@ from os import PathLike
 
 from .entries import Entries
 from .folder import FolderSource
+from .gguf_names import find_gguf
 from .hub_cache import find_directory
 from .source import Source
 
 
 def find_source(name: str | PathLike[str]) -> Source:
     """Find the files of a model: a directory as transformers saves it, a file .gguf, or a name in the local cache."""
-    path = find_directory(name, organization=None)
+    path = (find_gguf(name) if isinstance(name, str) else None) or find_directory(name, organization=None)
     if path.is_file() or path.suffix == ".gguf":
         from .gguf.source import GGUFSource
 
