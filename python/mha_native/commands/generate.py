@@ -2,22 +2,20 @@
 
 import argparse
 import json
-import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..models import CausalLM
+from ..models.generation.engine import MOST_NEW_TOKENS
 from ..serving import Batcher, Request
 from .errors import UserError, complain
-from .input_texts import objects, opened, text_in, texts_given
-from .model_calls import answers, errors_of_models, loaded
-from .output import check_lines_output, lines_to, refuse_to_replace_source, report
-from .shared_arguments import add_model, count, formats_of, one_source
+from .input_texts import objects, opened, text_given, text_in
+from .model_calls import answers, errors_of_models, language_model
+from .output import check_lines_output, lines_to, refuse_to_replace_source, report, write_at_once
+from .shared_arguments import add_generation, add_model, generation_of, one_source
 
 about = "text of a language model that continues prompts, or answers them"
-
-_GENERATION = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed")
 
 # Number of lines of a file that are continued together: each step reads the weights once for all of them. Each line of
 # such a group draws its own random numbers, prompts and conversations separately.
@@ -32,22 +30,12 @@ _Object = dict[str, Any]  # prompt or messages, and the other entries of a line
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, "a .gguf file; ")
     source = one_source(parser, "continue")
-    source.add_argument("--prompt", metavar="TEXT", help="a prompt; the text is printed as it comes")
+    prompt = "a prompt; the text is printed as it comes; - reads standard input"
+    source.add_argument("--prompt", metavar="TEXT", help=prompt)
     lines = "a prompt in each line, in UTF-8; in a file .jsonl a JSON object: prompt, or messages"
     source.add_argument("--file", metavar="FILE", help=f"{lines}; - reads lines of standard input")
     parser.add_argument("--chat", action="store_true", help="answer prompts, by the chat template of the model")
-    parser.add_argument("--max-new-tokens", metavar="N", type=count, help="default: 256")
-    parser.add_argument("--temperature", metavar="T", type=float, help="0, the default, takes the most probable token")
-    parser.add_argument("--top-k", metavar="K", type=count, help="draw among the K most probable tokens")
-    parser.add_argument("--top-p", metavar="P", type=float, help="draw among the fewest tokens that reach P together")
-    share = "draw among tokens with at least P times the probability of the most probable one"
-    parser.add_argument("--min-p", metavar="P", type=float, help=share)
-    penalty = "what the logits of tokens that are there already are divided by"
-    parser.add_argument("--repetition-penalty", metavar="X", type=float, help=penalty)
-    parser.add_argument("--stop", metavar="TEXT", action="append", help="end before this text; may be given repeatedly")
-    parser.add_argument("--seed", metavar="N", type=int, help="of draws; default: another one each time")
-    length = "most tokens of a prompt and its continuation; default: as many as the model was trained with"
-    parser.add_argument("--max-length", metavar="N", type=count, help=length)
+    add_generation(parser, MOST_NEW_TOKENS)
     output = "with --file: out.jsonl; default: JSON lines to standard output"
     parser.add_argument("--output", metavar="PATH", help=output)
 
@@ -63,16 +51,15 @@ def run(options: argparse.Namespace) -> None:
 
 def _continue_prompt(options: argparse.Namespace) -> None:
     """Print how the model continues the prompt, or answers it, as it comes. Errors come before any output."""
-    (prompt,) = texts_given([options.prompt])
-    model = _load(options)
+    prompt = text_given(options.prompt)
+    model = language_model(options)
     with errors_of_models():
         given: Any = [{"role": "user", "content": prompt}] if options.chat else prompt
-        pieces = (model.chat if options.chat else model.generate)(given, stream=True, **_generation(options))
+        pieces = (model.chat if options.chat else model.generate)(given, stream=True, **generation_of(options))
     try:
         with errors_of_models():
             for piece in pieces:
-                sys.stdout.write(_encodable(piece))
-                sys.stdout.flush()
+                write_at_once(piece)
     except (KeyboardInterrupt, UserError):
         _end_line(model)
         raise
@@ -84,7 +71,7 @@ def _continue_file(options: argparse.Namespace) -> None:
     check_lines_output(options.output)
     refuse_to_replace_source(options.file, options.output)
     with opened([], options.file) as source:
-        model = _load(options)
+        model = language_model(options)
         has_objects = options.file.endswith(".jsonl")
         lines = objects(source, _checked) if has_objects else ({"prompt": line} for line in source)
         inputs = (_as_messages(line) if options.chat else line for line in lines)
@@ -92,7 +79,7 @@ def _continue_file(options: argparse.Namespace) -> None:
         counts = Counter[str]()
 
         def continued(inputs: Iterable[_Object]) -> Iterator[list[str]]:
-            for request in _in_order(batcher, _submitted(batcher, model, inputs, _generation(options))):
+            for request in _in_order(batcher, _submitted(batcher, model, inputs, generation_of(options))):
                 yield [request.result()]
                 counts["read"] += request.statistics.prompt_tokens
                 counts["new"] += request.statistics.new_tokens
@@ -138,17 +125,6 @@ def _in_order(batcher: Batcher, requests: Iterator[Request]) -> Iterator[Request
             batcher.run_step()
 
 
-def _load(options: argparse.Namespace) -> CausalLM:
-    formats = formats_of(options) | {"max_length": options.max_length}
-    return loaded(lambda: CausalLM.from_pretrained(options.model, **formats))
-
-
-def _generation(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `CausalLM.generate` that the command line has."""
-    given = {name: getattr(options, name) for name in _GENERATION}
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def _checked(value: _Object) -> _Object:
     if ("prompt" in value) == ("messages" in value):
         raise UserError("it must have a prompt or messages, one of them")
@@ -165,12 +141,6 @@ def _as_messages(value: _Object) -> _Object:
         return value
     rest = {name: given for name, given in value.items() if name != "prompt"}
     return {"messages": [{"role": "user", "content": value["prompt"]}], **rest}
-
-
-def _encodable(text: str) -> str:
-    """Return the text with question marks for characters that the terminal cannot show."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)
 
 
 def _end_line(model: CausalLM) -> None:

@@ -82,6 +82,15 @@ def opened(texts: list[str], path: str | None) -> Iterator[Texts]:
             yield Texts(file, f"{path}, line", _size_of(file))
 
 
+def text_given(text: str) -> str:
+    """Return an argument of the command line; for "-" all of standard input, without the line ending at its end."""
+    if text == "-":
+        with opened([], text) as lines:
+            return "\n".join(lines)
+    (given,) = texts_given([text])
+    return given
+
+
 def texts_given(texts: list[str]) -> Texts:
     """Return arguments of the command line, where bytes that are not UTF-8 are halves of surrogate pairs."""
     return Texts([_as_typed(text) for text in texts], "text", len(texts))

@@ -1,5 +1,6 @@
 """Calls of models by commands: loading, results in the order of the inputs, errors as sentences."""
 
+import argparse
 import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -7,8 +8,10 @@ from typing import Any, TypeVar
 
 from .. import _core
 from ..functions.progress import Progress
+from ..models import CausalLM
 from .errors import UserError, reason
 from .input_texts import Input, Texts
+from .shared_arguments import formats_of
 
 Model = TypeVar("Model")
 Results = TypeVar("Results", bound=Collection[Any])
@@ -23,6 +26,12 @@ def loaded(load: Callable[[], Model]) -> Model:
         raise UserError(f"cannot read {error.filename}: {reason(error)}" if error.filename else str(error)) from error
     except (TypeError, ValueError, ImportError) as error:
         raise UserError(str(error)) from error
+
+
+def language_model(options: argparse.Namespace) -> CausalLM:
+    """Open the language model that the arguments name."""
+    formats = formats_of(options) | {"max_length": options.max_length}
+    return loaded(lambda: CausalLM.from_pretrained(options.model, **formats))
 
 
 def answers(

@@ -106,6 +106,13 @@ def lines_to(output: str | None) -> Iterator[tuple[Write, Progress]]:
             yield lambda line: target.write(line.encode()), Progress()
 
 
+def write_at_once(text: str) -> None:
+    """Write to standard output without a delay, with question marks for characters that it cannot encode."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.stdout.flush()
+
+
 def report(output: str | None, summary: str) -> None:
     """Print a summary of the file `output`, unless it is a stream, which may be standard output."""
     if output is not None and not is_stream(output):

@@ -5,6 +5,8 @@ from typing import Any
 
 from ..functions.dtypes import LAYER_DTYPES, WEIGHT_FORMATS
 
+_GENERATION = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed")
+
 
 def add_model(parser: argparse.ArgumentParser, further: str = "") -> None:
     """Add the model and its formats. `further` names other places than a directory, for the help."""
@@ -30,6 +32,28 @@ def add_model(parser: argparse.ArgumentParser, further: str = "") -> None:
 def formats_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the formats of the model by the names of `from_pretrained`."""
     return {"dtype": options.dtype, "weight_dtype": options.weight_dtype}
+
+
+def add_generation(parser: argparse.ArgumentParser, most_new: int) -> None:
+    """Add the length of the texts of a language model, and the choice of tokens; `most_new` tokens by default."""
+    parser.add_argument("--max-new-tokens", metavar="N", type=count, default=most_new, help="default: %(default)s")
+    parser.add_argument("--temperature", metavar="T", type=float, help="0, the default, takes the most probable token")
+    parser.add_argument("--top-k", metavar="K", type=count, help="draw among the K most probable tokens")
+    parser.add_argument("--top-p", metavar="P", type=float, help="draw among the fewest tokens that reach P together")
+    share = "draw among tokens with at least P times the probability of the most probable one"
+    parser.add_argument("--min-p", metavar="P", type=float, help=share)
+    penalty = "what the logits of tokens that are there already are divided by"
+    parser.add_argument("--repetition-penalty", metavar="X", type=float, help=penalty)
+    parser.add_argument("--stop", metavar="TEXT", action="append", help="end before this text; may be given repeatedly")
+    parser.add_argument("--seed", metavar="N", type=int, help="of draws; default: another one each time")
+    length = "most tokens of a prompt and its continuation; default: as many as the model was trained with"
+    parser.add_argument("--max-length", metavar="N", type=count, help=length)
+
+
+def generation_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `CausalLM.generate` that the command line has."""
+    given = {name: getattr(options, name) for name in _GENERATION}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def one_source(parser: argparse.ArgumentParser, what: str) -> Any:
