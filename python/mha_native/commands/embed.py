@@ -13,7 +13,19 @@ from . import embed_corpus
 from .errors import UserError, complain
 from .input_texts import Texts, opened, texts_given
 from .model_calls import answers, errors_of_models, loaded
-from .output import Array, JsonLines, Npy, Sink, is_stream, lines_to, refuse_to_replace_source, report, written
+from .output import (
+    Array,
+    JsonLines,
+    Npy,
+    Sink,
+    Terminal,
+    is_stream,
+    is_terminal,
+    lines_to,
+    refuse_to_replace_source,
+    report,
+    written,
+)
 from .shared_arguments import add_model, count, formats_of, one_source
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
@@ -33,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--explain", metavar="TEXT", help="show what each token attends to, in each layer and head")
     folder = "with --ray: a folder of files .txt, .jsonl and .parquet, to as many and more in the folder --output"
     source.add_argument("--input", metavar="DIR", help=folder)
-    parser.add_argument("--output", metavar="PATH", help="out.npy or out.jsonl; default: JSON lines to standard output")
+    output = "out.npy or out.jsonl; default: JSON lines to standard output, and on a terminal the first eight numbers"
+    parser.add_argument("--output", metavar="PATH", help=output)
     parser.add_argument("--plot", metavar="PATH", help="with --explain: draw the weights, to heads.png for example")
     corpus = parser.add_argument_group("of a folder of files")
     pool = "by a pool of actors of Ray; a run that was killed goes on where it was"
@@ -81,7 +94,7 @@ def _embed(options: argparse.Namespace) -> None:
                 _write(encode, source, Npy(target, model.embed_dim), Progress())
         else:
             with lines_to(output) as (write, progress):
-                _write(encode, source, JsonLines(write), progress)
+                _write(encode, source, Terminal(write) if is_terminal(output) else JsonLines(write), progress)
         report(output, f"{source.count:,} embeddings of {model.embed_dim} features")
 
 

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 import stat
 import struct
 import sys
@@ -21,6 +22,8 @@ from .errors import UserError, errors_of_files
 Array = NDArray[np.float32]
 
 Write: TypeAlias = Callable[[str], object]
+
+_SHOWN = 8  # numbers of an embedding on a terminal
 
 PARTIAL_FILES = ".mha_native.*.partial"  # the names of incomplete files
 
@@ -106,11 +109,27 @@ def lines_to(output: str | None) -> Iterator[tuple[Write, Progress]]:
             yield lambda line: target.write(line.encode()), Progress()
 
 
+def is_terminal(output: str | None) -> bool:
+    """Return whether results go to a terminal, in a form for people."""
+    return output is None and sys.stdout.isatty()
+
+
 def write_at_once(text: str) -> None:
     """Write to standard output without a delay, with question marks for characters that it cannot encode."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.stdout.write(_encodable(text))
     sys.stdout.flush()
+
+
+def row_of_terminal(start: str, text: str) -> str:
+    """Return a line for a terminal: `start`, and as much of a text as there is room, in characters that it shows."""
+    shown = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+    row, width = start + shown, shutil.get_terminal_size().columns
+    return f"{_encodable(row if len(row) <= width else f'{row[: width - 2]}..')}\n"
+
+
+def _encodable(text: str) -> str:
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def report(output: str | None, summary: str) -> None:
@@ -151,6 +170,20 @@ class JsonLines(Sink):
             if not np.isfinite(row).all():
                 numbers = ", ".join(f"{number:.9g}" if math.isfinite(number) else "null" for number in row.tolist())
             self._write(f'{{"text": {json.dumps(text)}, "embedding": [{numbers}]}}\n')
+
+
+class Terminal(Sink):
+    """Two lines for people: the text, then the first numbers of its embedding and its length."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+
+    def write(self, texts: Iterable[str], rows: Array) -> None:
+        for text, row in zip(texts, rows, strict=True):
+            numbers = " ".join(f"{number:7.4f}" for number in row[:_SHOWN])
+            more = f" ... {len(row):,} features," if len(row) > _SHOWN else ","
+            self._write(row_of_terminal("", text))
+            self._write(f"  {numbers}{more} norm {np.linalg.norm(row.astype(np.float64)):.4f}\n")
 
 
 class Npy(Sink):

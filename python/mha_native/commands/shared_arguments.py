@@ -61,9 +61,10 @@ def one_source(parser: argparse.ArgumentParser, what: str) -> Any:
     return parser.add_argument_group(f"what to {what}, one of").add_mutually_exclusive_group(required=True)
 
 
-def add_results(parser: argparse.ArgumentParser, of_what: str) -> None:
-    """Add how many results are written, and where."""
-    parser.add_argument("--top-k", metavar="K", type=count, help=f"only the best K {of_what}")
+def add_results(parser: argparse.ArgumentParser, of_what: str, top_k: int | None = None) -> None:
+    """Add how many results are written, `top_k` or all by default, and where."""
+    best = f"only the best K {of_what}{'' if top_k is None else f'; default: {top_k}'}"
+    parser.add_argument("--top-k", metavar="K", type=count, default=top_k, help=best)
     parser.add_argument("--output", metavar="PATH", help="out.jsonl; default: JSON lines to standard output")
 
 

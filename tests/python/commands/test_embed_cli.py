@@ -342,7 +342,12 @@ def test_no_progress_bar_among_what_is_printed(directory: str, monkeypatch: pyte
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", screen)
     assert main(["embed", "--model", directory, *LINES]) == 0
-    assert _read_json_lines(screen.getvalue())[0] == LINES
+    shown = screen.getvalue().splitlines()
+    embeddings = SentenceEncoder.from_pretrained(directory).encode(LINES)
+    assert [line.split() for line in shown[::2]] == [line.split() for line in LINES]
+    for line, row in zip(shown[1::2], embeddings, strict=True):  # eight numbers and the norm, whatever the width
+        numbers = " ".join(f"{number:7.4f}" for number in row[:8])
+        assert line == f"  {numbers} ... {len(row)} features, norm {np.linalg.norm(row):.4f}"
 
 
 def test_what_each_token_attends_to(directory: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,58 @@
+"""The command ``search``: the lines of a file that are most similar to a query."""
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from ..sentence_transformers import SentenceTransformer
+from .input_texts import opened, texts_given
+from .model_calls import answers, errors_of_models, loaded
+from .output import check_lines_output, is_terminal, lines_to, number, refuse_to_replace_source, report, row_of_terminal
+from .shared_arguments import add_model, add_results, formats_of
+
+about = "the lines of a file that are most similar to a query, by a model of sentence embeddings"
+
+_TOP_K = 5
+_LINES = 512  # embedded at once: some seconds of a small model, after which the progress bar moves
+
+_Line = tuple[int, str]  # its place in the file, from 0, and its text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    parser.add_argument("query", metavar="QUERY", help="a text")
+    lines = "a text in each line, in UTF-8; - reads standard input; empty lines are passed over"
+    parser.add_argument("--file", metavar="FILE", required=True, help=lines)
+    add_results(parser, "lines", _TOP_K)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write the lines, the most similar one first. A failure leaves the output as it was."""
+    output = options.output
+    check_lines_output(output)
+    refuse_to_replace_source(options.file, output)
+    (query,) = texts_given([options.query])
+    with opened([], options.file) as source:
+        model = loaded(lambda: SentenceTransformer(options.model, model_kwargs=formats_of(options)))
+        with errors_of_models():
+            wanted = model.encode_query(query)
+
+        def scored(lines: Iterable[_Line]) -> Iterator[list[float]]:
+            rest = iter(lines)
+            while some := [text for _, text in islice(rest, _LINES)]:
+                yield model.similarity(wanted, model.encode_document(some, show_progress_bar=False))[0].tolist()
+
+        lines = ((place, text) for place, text in enumerate(source) if text.strip())
+        best: list[tuple[float, _Line]] = []
+        with lines_to(output) as (write, progress):
+            for some, scores in answers(scored, lines, source, progress):
+                # Numbers that are not finite come last, equal ones in the order of the file.
+                found = [*best, *zip(scores, some, strict=True)]
+                best = sorted(found, key=lambda entry: (entry[0] != entry[0], -entry[0]))[: options.top_k]
+            for score, (place, text) in best:
+                if is_terminal(output):
+                    write(row_of_terminal(f"{score:6.3f}  {place + 1:>5}  ", text))
+                else:
+                    write(f"{json.dumps({'corpus_id': place, 'score': number(score), 'text': text})}\n")
+        report(output, f"{len(best):,} of {source.count:,} lines")
