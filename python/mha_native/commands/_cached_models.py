@@ -1,0 +1,204 @@
+"""The models in the local cache of Hugging Face: their kinds, their sizes, and whether they are supported.
+
+Only configurations and the headers of weights are read, by the functions that open a model.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..models.architecture.family import EMBEDDING, GENERATION, TEXT_TO_TEXT
+from ..models.architecture.open import OpenModel, open_model
+from ..models.architecture.registry import families_of
+from ..models.files.checkpoint import Checkpoint
+from ..models.files.folder import FolderSource
+from ..models.files.gguf.file import GGUFFile
+from ..models.files.gguf.source import GGUFSource
+from ..models.files.gguf_names import find_gguf, gguf_files
+from ..models.files.hub_cache import FOLDER_PREFIX, snapshot_folder, weights_in
+from ..models.files.json_files import read_json, require_file
+from ..models.files.language_files import read_end_tokens
+from ..models.files.modules_json import first_transformer, read_modules, read_transformer
+from ..models.files.sentence_files import read_sentence_config
+from ..models.files.source import Source
+from ..models.files.special_tokens import read_special_tokens
+from ..models.heads.classification import TEXTS, TOKENS, head_of
+from ..models.heads.embedding import read_head
+from ..models.heads.labels import read_labels
+from ..models.text.prompts import read_settings
+
+
+class CachedModel(NamedTuple):
+    """One model in the cache. It is supported unless there is a `reason`."""
+
+    name: str  # as --model takes it
+    family: str | None  # model_type of config.json
+    kind: str | None
+    bytes: int  # on disk
+    reason: str | None
+    needs: tuple[str, ...] = ()  # packages
+
+
+class _Kind(NamedTuple):
+    """A kind of models."""
+
+    name: str
+    role: str
+    check: Callable[[Path, Path], None]  # of the folder of a model, and the folder of its transformer
+
+
+def cached_models(cache: Path) -> Iterator[CachedModel]:
+    """Yield the models in a cache by their names. A damaged one has a reason, and does not end the list."""
+    for folder in sorted(cache.iterdir()):
+        if folder.name.startswith(FOLDER_PREFIX) and folder.is_dir():
+            yield from _models_in(folder, folder.name.removeprefix(FOLDER_PREFIX).replace("--", "/"))
+
+
+def _models_in(folder: Path, name: str) -> Iterator[CachedModel]:
+    """Yield the model in `folder`, or each of its GGUF files as a model."""
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    home = snapshot_folder(folder)
+    is_partial = any((folder / "blobs").glob("*.incomplete"))
+    if home is None:
+        reason = "a download is incomplete" if is_partial else "the branch main is not here"
+        yield CachedModel(name, None, None, size, reason)
+        return
+    files = gguf_files(home)
+    for path in files:
+        size -= path.stat().st_size
+        yield _described(_name_of_file(name, path), path, path.stat().st_size, _describe_file)
+    if weights_in(home) or not files:
+        found = _described(name, home, size, _describe_folder)
+        if found.reason is not None and is_partial:
+            found = found._replace(reason=f"a download is incomplete: {found.reason}")
+        yield found
+
+
+def _name_of_file(repository: str, path: Path) -> str:
+    """Return a name of a GGUF file: the last word of its own name, if no other file has it."""
+    word = path.stem.replace(".", "-").rpartition("-")[2]
+    with contextlib.suppress(OSError, ValueError):
+        if find_gguf(f"{repository}:{word}") == path:
+            return f"{repository}:{word}"
+    return f"{repository}:{path.name}"
+
+
+def _described(name: str, path: Path, size: int, describe: Callable[[Path, dict[str, Any]], None]) -> CachedModel:
+    """Return the entry of a model by `describe`, which puts what it finds into a dict, and fails if it must."""
+    found: dict[str, Any] = {"family": None, "kind": None, "reason": None}
+    try:
+        describe(path, found)
+    except Exception as error:  # of any kind: other programs fill the cache, and each model must have its line
+        message = next(iter(str(error).splitlines()), type(error).__name__)
+        found |= {"reason": message.replace(f"{path}/", "").replace(f"{path}", path.name), "needs": ()}
+    return CachedModel(name, bytes=size, **found)
+
+
+def _describe_file(path: Path, found: dict[str, Any]) -> None:
+    with GGUFFile(path) as file:
+        sizes: dict[str, int] = {}
+        for entry in file.entries.values():
+            sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.end - entry.begin
+        most = max(sizes, key=sizes.__getitem__, default="")
+        found |= {"family": file.metadata.get("general.architecture"), "kind": f"GGUF {most}".strip()}
+    source = GGUFSource(path)
+    found |= {"family": source.config["model_type"], "needs": _packages(source)}
+    _check_language_model(source)
+
+
+def _describe_folder(home: Path, found: dict[str, Any]) -> None:
+    folder = first_transformer(home)
+    config = read_json(folder / "config.json", dict)
+    family = config.get("model_type")
+    kind = _kind_of(home, config)
+    found |= {"family": family if isinstance(family, str) else None, "kind": kind and kind.name}
+    if kind is None or family not in families_of(kind.role):
+        raise ValueError(f"the family {family} is unsupported")
+    found["needs"] = _packages(FolderSource(folder)) if kind.role == GENERATION else ("tokenizers",)
+    kind.check(home, folder)
+
+
+def _kind_of(home: Path, config: Mapping[str, Any]) -> _Kind | None:
+    """Return the kind of a model, by its class in transformers or else by its family; None if both are unknown."""
+    names = config.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    for kinds in (_CLASSIFIERS, {"": _EMBEDDING} if (home / "modules.json").exists() else _OF_CLASSES):
+        for ending, kind in kinds.items():
+            if name.endswith(ending):
+                return kind
+    return next((kind for kind in _OF_ROLES if config.get("model_type") in families_of(kind.role)), None)
+
+
+def _check_embedding(home: Path, folder: Path) -> None:
+    modules = read_modules(home)
+    if len(modules) > 1:
+        read_settings(home)
+    opened = _encoder(folder, len(modules) > 1, "feature-extraction")
+    for step in read_head(modules, opened.config.embed_dim).steps:
+        if step is not None:
+            with Checkpoint(step.folder, step.tensor_shapes().items()):
+                pass
+    with opened.tensors():
+        pass
+
+
+def _check_classifier(home: Path, folder: Path, task: str) -> None:
+    is_listed = read_transformer(home) is not None
+    opened, path = _encoder(folder, is_listed, "sequence-classification"), folder / "config.json"
+    labels = read_labels(path, task).names
+    with opened.tensors(head_of(path, opened.family, task, opened.config.embed_dim, len(labels)).tensor_shapes()):
+        pass
+
+
+def _encoder(folder: Path, is_listed: bool, task: str) -> OpenModel:
+    opened = open_model(FolderSource(folder), EMBEDDING)
+    front_end = opened.config.stacks[0].front_end
+    read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position, task)
+    require_file(folder / "tokenizer.json")
+    return opened
+
+
+def _check_text_to_text(home: Path, folder: Path) -> None:
+    source = FolderSource(folder)
+    opened = open_model(source, TEXT_TO_TEXT)
+    read_special_tokens(source, opened.family.defaults, opened.config.vocab_size)
+    if not opened.family.text_files:
+        require_file(folder / "tokenizer.json")
+    with opened.tensors():
+        pass
+
+
+def _check_language_folder(home: Path, folder: Path) -> None:
+    require_file(home / "tokenizer.json")
+    _check_language_model(FolderSource(home))
+
+
+def _check_language_model(source: Source) -> None:
+    opened = open_model(source, GENERATION)
+    read_end_tokens(source, opened.config.vocab_size)
+    with opened.tensors():
+        pass
+
+
+def _packages(source: Source) -> tuple[str, ...]:
+    return ("tokenizers",) if source.chat_template is None else ("tokenizers", "jinja2")
+
+
+_EMBEDDING = _Kind("embedding", EMBEDDING, _check_embedding)
+_LANGUAGE = _Kind("language model", GENERATION, _check_language_folder)
+_TEXT_TO_TEXT = _Kind("encoder-decoder", TEXT_TO_TEXT, _check_text_to_text)
+_OF_ROLES = (_EMBEDDING, _LANGUAGE, _TEXT_TO_TEXT)  # of a class without a kind of its own, such as BertModel
+
+# The kinds by the ends of the names of classes in transformers.
+_CLASSIFIERS = {
+    TEXTS: _Kind("classifier", EMBEDDING, partial(_check_classifier, task=TEXTS)),
+    TOKENS: _Kind("token classifier", EMBEDDING, partial(_check_classifier, task=TOKENS)),
+}
+_OF_CLASSES = {
+    "ForCausalLM": _LANGUAGE,
+    "LMHeadModel": _LANGUAGE,
+    "ForConditionalGeneration": _TEXT_TO_TEXT,
+    "MTModel": _TEXT_TO_TEXT,
+}
