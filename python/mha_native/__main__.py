@@ -32,10 +32,10 @@ class _PrintPlace(argparse.Action):
 
 
 class _PrintCompletion(argparse.Action):
-    """Print a script for shells with all commands of the parser."""
+    """Print a script for a shell with all commands of the parser."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        sys.stdout.write(completion.script(parser))
+    def __call__(self, parser: argparse.ArgumentParser, _: object, shell: object, *__: object) -> None:
+        print(completion.script(parser, str(shell)))
         parser.exit()
 
 
@@ -49,8 +49,9 @@ def _run(given: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m mha_native", description="Multi-head attention on a CPU.")
     version = f"mha_native {configuration()['mha_native']}"
     parser.add_argument("--version", action="version", version=version, help="print the version, and exit")
-    about = 'print what lets bash complete the program mha_native, and exit: eval "$(mha_native --completion)"'
-    parser.add_argument("--completion", action=_PrintCompletion, nargs=0, help=about)
+    about = "print a script that completes the program mha_native in a shell, bash by default, and exit"
+    shells = completion.SHELLS
+    parser.add_argument("--completion", action=_PrintCompletion, nargs="?", const="bash", choices=shells, help=about)
     for option, (place, about) in _PLACES.items():
         parser.add_argument(option, action=_PrintPlace, const=place, nargs=0, help=f"print the {about}, and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")

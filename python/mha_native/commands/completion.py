@@ -1,33 +1,30 @@
-"""``mha_native --completion``: a script for shells that completes commands and options."""
+"""``mha_native --completion SHELL``: a script that completes commands, options and files, by shtab."""
 
 import argparse
+from typing import Any
 
-_SCRIPT = """\
-_mha_native() {{
-  local words
-  case ${{COMP_WORDS[COMP_CWORD > 1]}} in
-{cases}
-  *) words="{words}" ;;
-  esac
-  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
-}}
-complete -o default -F _mha_native mha_native
-"""
+from ..functions.needed_packages import pip_install
+from .errors import UserError
+
+SHELLS = ("bash", "zsh", "fish")
+
+_FILES = ("DIR", "FILE", "PATH")  # the names of values that are files
 
 
-def script(parser: argparse.ArgumentParser) -> str:
-    """Return a script for bash, or zsh after ``bashcompinit``. It completes commands, then options, then files."""
-    commands = {
-        name: command
-        for action in parser._actions
-        if isinstance(action, argparse._SubParsersAction)
-        for name, command in action.choices.items()
-    }
-    cases = [f'  {name}) words="{" ".join(_options(command))}" ;;' for name, command in commands.items()]
-    return _SCRIPT.format(cases="\n".join(cases), words=" ".join([*commands, *_options(parser)]))
+def script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """Return the script for a shell. UserError without shtab."""
+    try:
+        import shtab
+    except ImportError as error:
+        raise UserError(f"--completion needs shtab: {pip_install('shtab', extra='completion')}") from error
+    for command in (parser, *_commands(parser)):
+        for action in command._actions:
+            if action.metavar in _FILES:
+                action.complete = shtab.FILE
+    parser.prog = "mha_native"
+    return str(shtab.complete(parser, shell))
 
 
-def _options(parser: argparse.ArgumentParser) -> list[str]:
-    if not parser.prefix_chars:  # every argument is positional
-        return []
-    return [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
+def _commands(parser: argparse.ArgumentParser) -> list[Any]:
+    subparsers = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return [command for action in subparsers for command in action.choices.values()]

@@ -268,18 +268,52 @@ def test_the_layer_in_numpy_computes_the_same() -> None:
         (["embed", "--we"], "--weight-dtype"),
         (["generate", "--max"], "--max-new-tokens --max-length"),
         (["info", "--js"], "--json"),
-        (["bench", "--"], ""),  # whose options are its own
+        (["bench", "--"], "--help"),  # whose other options are its own
         (["nothing", "--cm"], "--cmake-dir"),
+        (["embed", "--dtype", "bf"], "bfloat16"),
+        (["generate", "--file", "lin"], "lines.txt"),
+        (["--completion", "f"], "fish"),
     ],
 )
 def test_bash_completes_commands_and_options(
-    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["--completion"])
-    script = capsys.readouterr().out
-    program = f'COMP_WORDS=(mha_native "$@"); COMP_CWORD={len(words)}; _mha_native; echo "${{COMPREPLY[@]}}"'
-    result = subprocess.run(
-        ["bash", "-c", f"set -u\n{script}{program}", "bash", *words], capture_output=True, text=True, timeout=60
-    )
+    (tmp_path / "lines.txt").touch()
+    program = f"""\
+{_completion(capsys)}
+complete -p mha_native | grep -q "_shtab_mha_native mha_native"
+COMP_WORDS=(mha_native "$@")
+COMP_CWORD={len(words)}
+_shtab_mha_native mha_native "${{COMP_WORDS[-1]}}" "${{COMP_WORDS[-2]}}"
+echo "${{COMPREPLY[@]}}"
+"""
+    command = ["bash", "-ec", program, "bash", *words]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert (result.stdout, result.stderr) == (f"{expected}\n", "")
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+def test_fish_completes(capsys: pytest.CaptureFixture[str]) -> None:
+    program = f"{_completion(capsys, 'fish')}\ncomplete -C 'mha_native cl'\ncomplete -C 'mha_native embed --we'"
+    result = subprocess.run(["fish", "--no-config", "-c", program], capture_output=True, text=True, timeout=60)
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["classify", "--weight-dtype"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+def test_zsh_completes(capsys: pytest.CaptureFixture[str]) -> None:
+    program = 'autoload -U compinit; compinit -D\neval "$0"; echo $_comps[mha_native]; whence -w _shtab_mha_native'
+    command = ["zsh", "-fc", program, _completion(capsys, "zsh")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (result.stdout, result.stderr) == ("_shtab_mha_native\n_shtab_mha_native: function\n", "")
+
+
+def _completion(capsys: pytest.CaptureFixture[str], *shell: str) -> str:
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit, match="0"):
+        main(["--completion", *shell])
+    return capsys.readouterr().out
+
+
+def test_completion_without_the_library(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert_refused(*run(capsys, "--completion"), "--completion needs shtab: pip install shtab")
