@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..functions.messages import shown
 from ..models.architecture.family import EMBEDDING, GENERATION, TEXT_TO_TEXT
 from ..models.architecture.open import OpenModel, open_model
 from ..models.architecture.registry import families_of
@@ -111,16 +112,16 @@ def _describe_file(path: Path, found: dict[str, Any]) -> None:
 def _describe_folder(home: Path, found: dict[str, Any]) -> None:
     folder = first_transformer(home)
     config = read_json(folder / "config.json", dict)
-    family = config.get("model_type")
-    kind = _kind_of(home, config)
-    found |= {"family": family if isinstance(family, str) else None, "kind": kind and kind.name}
+    family = str(config.get("model_type"))
+    kind = _kind_of(home, config, family)
+    found |= {"family": family, "kind": kind and kind.name}
     if kind is None or family not in families_of(kind.role):
-        raise ValueError(f"the family {family} is unsupported")
+        raise ValueError(f"the family {shown(family)} is unsupported")
     found["needs"] = _packages(FolderSource(folder)) if kind.role == GENERATION else ("tokenizers",)
     kind.check(home, folder)
 
 
-def _kind_of(home: Path, config: Mapping[str, Any]) -> _Kind | None:
+def _kind_of(home: Path, config: Mapping[str, Any], family: str) -> _Kind | None:
     """Return the kind of a model, by its class in transformers or else by its family; None if both are unknown."""
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
@@ -128,7 +129,7 @@ def _kind_of(home: Path, config: Mapping[str, Any]) -> _Kind | None:
         for ending, kind in kinds.items():
             if name.endswith(ending):
                 return kind
-    return next((kind for kind in _OF_ROLES if config.get("model_type") in families_of(kind.role)), None)
+    return next((kind for kind in _OF_ROLES if family in families_of(kind.role)), None)
 
 
 def _check_embedding(home: Path, folder: Path) -> None:
