@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tiny_bert
 from command_line import assert_refused, run
+from terminal import Terminal
 from tolerance import assert_same_bits
 
 from mha_native.__main__ import main
@@ -348,6 +349,16 @@ def test_no_progress_bar_among_what_is_printed(directory: str, monkeypatch: pyte
     for line, row in zip(shown[1::2], embeddings, strict=True):  # eight numbers and the norm, whatever the width
         numbers = " ".join(f"{number:7.4f}" for number in row[:8])
         assert line == f"  {numbers} ... {len(row)} features, norm {np.linalg.norm(row):.4f}"
+
+
+def test_a_terminal_shows_the_beginning_of_an_embedding(model_directory: Path) -> None:
+    with Terminal("embed", "--model", str(model_directory), "A dog\nwas hungry.", "é" * 100) as terminal:
+        code, shown = terminal.end()
+    lines = shown.splitlines()
+    assert (code, lines[0], lines[2]) == (0, "A dog was hungry.", "é" * 78 + "..")
+    row = SentenceEncoder.from_pretrained(model_directory).encode("A dog\nwas hungry.")
+    assert [float(number) for number in lines[1].split()[:8]] == [round(float(number), 4) for number in row[:8]]
+    assert lines[1].endswith(" ... 384 features, norm 1.0000")
 
 
 def test_what_each_token_attends_to(directory: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,13 @@ def test_standard_output_is_full(name: str, buffering: str, directory: str) -> N
 
 
 # Commands that read the lines of a file, with what they need besides.
-OF_LINES = {"embed": [], "classify": [], "rerank": ["--query", "the dog"], "generate": ["--max-new-tokens", "2"]}
+OF_LINES = {
+    "embed": [],
+    "search": ["the dog"],
+    "classify": [],
+    "rerank": ["--query", "the dog"],
+    "generate": ["--max-new-tokens", "2"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +63,8 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A model for each command of `OF_LINES`."""
     folder = tmp_path_factory.mktemp("models")
     return {
-        "embed": str(tiny_bert.write(folder / "embed")),
+        "embed": (embeds := str(tiny_bert.write(folder / "embed"))),
+        "search": embeds,
         "classify": str(tiny_classifiers.write(folder / "classify")),
         "rerank": str(tiny_classifiers.write(folder / "rerank", labels=1)),
         "generate": str(tiny_language_model.write(folder / "generate")),

@@ -138,8 +138,13 @@ def test_objects_in_a_file(directory: str, tmp_path: Path, capsys: pytest.Captur
 def test_standard_input(directory: str) -> None:
     command = [sys.executable, "-m", "mha_native", "generate", "--model", directory, "--max-new-tokens", "4"]
     result = subprocess.run([*command, "--file", "-"], input=b"the\na\n", capture_output=True, timeout=60, check=True)
-    expected = CausalLM.from_pretrained(directory).generate(["the", "a"], max_new_tokens=4)
-    assert [line["text"] for line in _lines(result.stdout.decode())] == expected
+    model = CausalLM.from_pretrained(directory)
+    assert [line["text"] for line in _lines(result.stdout.decode())] == model.generate(["the", "a"], max_new_tokens=4)
+    # As one prompt, of which only the last line ending is left out.
+    result = subprocess.run(
+        [*command, "--prompt", "-"], input=b"the\na \n", capture_output=True, timeout=60, check=True
+    )
+    assert result.stdout.decode() == f"{model.generate('the' + chr(10) + 'a ', max_new_tokens=4)}\n"
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
