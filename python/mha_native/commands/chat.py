@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any
 
 from ..models import CausalLM
-from ..models.generation.engine import GenerationOptions
 from ..serving import Batcher
 from .errors import UserError, complain
 from .input_texts import opened, texts_given
@@ -44,10 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Answer each line of standard input, and remember the conversation until it ends."""
     start = [{"role": "system", "content": text} for text in texts_given([options.system] if options.system else [])]
-    model, generation = language_model(options), generation_of(options)
-    with errors_of_models():  # before the first line is read
-        loaded(lambda: model.apply_chat_template([*start, {"role": "user", "content": "Hello"}]))
-        GenerationOptions.checked("chat", generation, model.dtype)
+    generation = generation_of(options)  # errors come before the model is read, and before the first line is
+    model = language_model(options)
+    loaded(lambda: model.apply_chat_template([*start, {"role": "user", "content": "Hello"}]))
     is_shown = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     if is_shown:
         print(f"{options.model}: /help lists the commands", flush=True)

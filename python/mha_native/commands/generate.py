@@ -41,21 +41,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    generation = generation_of(options)  # before the model is read
     if options.file is not None:
-        _continue_file(options)
+        _continue_file(options, generation)
     elif options.output is not None:
         options.usage_error("--output needs --file")
     else:
-        _continue_prompt(options)
+        _continue_prompt(options, generation)
 
 
-def _continue_prompt(options: argparse.Namespace) -> None:
+def _continue_prompt(options: argparse.Namespace, generation: dict[str, Any]) -> None:
     """Print how the model continues the prompt, or answers it, as it comes. Errors come before any output."""
     prompt = text_given(options.prompt)
     model = language_model(options)
     with errors_of_models():
         given: Any = [{"role": "user", "content": prompt}] if options.chat else prompt
-        pieces = (model.chat if options.chat else model.generate)(given, stream=True, **generation_of(options))
+        pieces = (model.chat if options.chat else model.generate)(given, stream=True, **generation)
     try:
         with errors_of_models():
             for piece in pieces:
@@ -66,7 +67,7 @@ def _continue_prompt(options: argparse.Namespace) -> None:
     _end_line(model)
 
 
-def _continue_file(options: argparse.Namespace) -> None:
+def _continue_file(options: argparse.Namespace, generation: dict[str, Any]) -> None:
     """Write how the model continues, or answers, each line of the file. A failure leaves the output as it was."""
     check_lines_output(options.output)
     refuse_to_replace_source(options.file, options.output)
@@ -79,7 +80,7 @@ def _continue_file(options: argparse.Namespace) -> None:
         counts = Counter[str]()
 
         def continued(inputs: Iterable[_Object]) -> Iterator[list[str]]:
-            for request in _in_order(batcher, _submitted(batcher, model, inputs, generation_of(options))):
+            for request in _in_order(batcher, _submitted(batcher, model, inputs, generation)):
                 yield [request.result()]
                 counts["read"] += request.statistics.prompt_tokens
                 counts["new"] += request.statistics.new_tokens

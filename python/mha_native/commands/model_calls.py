@@ -11,7 +11,7 @@ from ..functions.progress import Progress
 from ..models import CausalLM
 from .errors import UserError, reason
 from .input_texts import Input, Texts
-from .shared_arguments import formats_of
+from .shared_arguments import formats_of, names_of_options
 
 Model = TypeVar("Model")
 Results = TypeVar("Results", bound=Collection[Any])
@@ -30,8 +30,11 @@ def loaded(load: Callable[[], Model]) -> Model:
 
 def language_model(options: argparse.Namespace) -> CausalLM:
     """Open the language model that the arguments name."""
-    formats = formats_of(options) | {"max_length": options.max_length}
-    return loaded(lambda: CausalLM.from_pretrained(options.model, **formats))
+    formats = formats_of(options)
+    if options.max_length is None:
+        return loaded(lambda: CausalLM.from_pretrained(options.model, **formats))
+    with names_of_options("max_length"):
+        return loaded(lambda: CausalLM.from_pretrained(options.model, max_length=options.max_length, **formats))
 
 
 def answers(

@@ -1,9 +1,16 @@
 """Arguments that several commands have."""
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from ..functions.dtypes import LAYER_DTYPES, WEIGHT_FORMATS
+from ..functions.messages import rename_arguments, shown
+from ..models.generation.engine import GenerationOptions
+from .errors import UserError
 
 _GENERATION = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed")
 
@@ -51,9 +58,22 @@ def add_generation(parser: argparse.ArgumentParser, most_new: int) -> None:
 
 
 def generation_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `CausalLM.generate` that the command line has."""
+    """Return the options of `CausalLM.generate` that the command line has. UserError if one breaks a rule."""
     given = {name: getattr(options, name) for name in _GENERATION}
-    return {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in given.items() if value is not None}
+    with names_of_options(*_GENERATION):
+        GenerationOptions.checked(options.command, given, np.dtype(np.float32))
+    return given
+
+
+@contextlib.contextmanager
+def names_of_options(*names: str) -> Iterator[None]:
+    """Name arguments of functions as the options of the command line, in errors that the user can correct."""
+    try:
+        yield
+    except (TypeError, ValueError, UserError) as error:
+        rename_arguments(error, **{name: f"--{name.replace('_', '-')}" for name in names})
+        raise UserError(str(error)) from error
 
 
 def one_source(parser: argparse.ArgumentParser, what: str) -> Any:
@@ -70,7 +90,10 @@ def add_results(parser: argparse.ArgumentParser, of_what: str, top_k: int | None
 
 def count(text: str) -> int:
     """Convert an argument to an integer of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise ValueError
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:  # argparse puts the name of the option before the message
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1; got {shown(text)}")
     return number

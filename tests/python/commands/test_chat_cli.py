@@ -135,7 +135,7 @@ def test_a_conversation_that_is_too_long_says_so_and_goes_on(directory: str) -> 
 
 
 def test_mistakes_are_found_before_the_first_line(directory: str, tmp_path: Path) -> None:
-    assert_refused(*_chat("the\n", "--model", directory, "--top-p", "3"), "top_p must be above 0")
+    assert_refused(*_chat("the\n", "--model", directory, "--top-p", "3"), "chat: --top-p must be above 0")
     plain = str(tiny_language_model.write(tmp_path / "plain", {"tokenizer_config.json": None}))
     assert_refused(*_chat("the\n", "--model", plain), "has no chat template")
     nowhere = gguf_files.write(tmp_path / "model.gguf").with_name("other.gguf")
