@@ -128,6 +128,17 @@ def test_an_interrupted_answer_stays_in_the_conversation(
     assert "".join(shown[3:]) == answer
 
 
+def test_room_grows_with_the_conversation(
+    directory: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "_FEWEST_PAGES", 1)
+    questions = ["the", "a the é " * 9, "a", "the"]
+    monkeypatch.setattr(chat, "_lines", lambda: iter(questions))
+    answers = _conversation(CausalLM.from_pretrained(directory), questions, max_new_tokens=20)
+    code, out, _ = run(capsys, "chat", "--model", directory, "--max-new-tokens", "20")
+    assert (code, out) == (0, "".join(f"{answer}\n" for answer in answers))
+
+
 def test_a_conversation_that_is_too_long_says_so_and_goes_on(directory: str) -> None:
     code, out, err = _chat(f"{'a' * 500}\nthe\n", "--model", directory, "--max-new-tokens", "3")
     assert (code, out) == (0, f"{_conversation(CausalLM.from_pretrained(directory), ['the'], max_new_tokens=3)[0]}\n")
