@@ -50,6 +50,8 @@ def register(name: str = "mha_native") -> None:
 
     from .attention import attention
     from .masks import mask
+    from .own_attention import refuse_in_tables
 
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, mask)
+    refuse_in_tables(name)
