@@ -18,6 +18,9 @@ Reach = tuple[int, int]
 _FIELDS = ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda")
 _METADATA = {getattr(torch.Tensor, field).__get__ for field in _FIELDS} | {torch.Tensor.size, torch.Tensor.dim}
 
+# The memory of masks without elements.
+_ANY = torch.zeros(1, dtype=torch.bool)
+
 # Operations that take booleans for what they are here: True where a query sees a key.
 _CONDITIONAL = {torch.where, torch.nn.functional.scaled_dot_product_attention, torch.Tensor.__repr__}
 
@@ -36,12 +39,16 @@ class StructuredMask(torch.Tensor):
     _dense: torch.Tensor | None
 
     @staticmethod
-    def of(sizes: tuple[int, int, int], model_type: str, make_dense: Callable[[], torch.Tensor]) -> StructuredMask:
-        """Make a mask of these sizes, without options. `make_dense` computes its elements when they are needed."""
+    def of(
+        sizes: tuple[int, int, int],
+        options: dict[str, Any] | None,
+        model_type: str,
+        make_dense: Callable[[], torch.Tensor],
+    ) -> StructuredMask:
+        """Make a mask of these sizes and options. `make_dense` computes its elements when they are needed."""
         batch, queries, keys = sizes
-        shape = torch.zeros(1, dtype=torch.bool).expand(batch, 1, queries, keys)
-        mask: StructuredMask = shape.as_subclass(StructuredMask)
-        mask.options, mask.sizes, mask.model_type = None, sizes, model_type
+        mask: StructuredMask = _ANY.expand(batch, 1, queries, keys).as_subclass(StructuredMask)
+        mask.options, mask.sizes, mask.model_type = options, sizes, model_type
         mask._make_dense, mask._dense = make_dense, None
         return mask
 
@@ -63,7 +70,7 @@ class StructuredMask(torch.Tensor):
             return func(*_with_elements(args), **_with_elements(kwargs or {}))
         if func is torch.cat and all(type(x) is cls for x in args[0]):
             joined = func(*_with_elements(args), **(kwargs or {}))
-            return cls.of((len(joined), *joined.shape[2:]), args[0][0].model_type, lambda: joined)
+            return cls.of((len(joined), *joined.shape[2:]), None, args[0][0].model_type, lambda: joined)
         masks = (x for x in (args[0] if func is torch.cat else args) if type(x) is cls)
         model = next((f" of type {x.model_type!r}" for x in masks), "")
         raise RuntimeError(
@@ -124,22 +131,23 @@ def mask(
     if torch.compiler.is_compiling():
         return masking_utils.sdpa_mask(q_offset=q_offset, allow_is_causal_skip=is_skipped, **arguments)
     start = int(q_offset)  # static caches count in a tensor that they change
+    reach = None if use_vmap else reach_of(mask_function)
+    options: dict[str, Any] | None = None
+    if reach is not None:
+        offset = start - kv_offset
+        options = _options_of_reach(reach, offset, q_length, kv_length)
+        seen = kv_length if reach[1] < 0 else min(kv_length, offset + q_length + reach[1])  # by the last query too
+        options |= _options_of_padding(attention_mask, kv_offset, kv_length, seen)
+        if is_skipped and not options:
+            return None
     made = StructuredMask.of(
         (batch_size, q_length, kv_length),
+        options,
         getattr(config, "model_type", ""),
         lambda: masking_utils.sdpa_mask(q_offset=start, allow_is_causal_skip=False, **arguments),
     )
-    reach = None if use_vmap else reach_of(mask_function)
-    if reach is None:
+    if options is None:
         made.dense()  # while what the function reads is as it is now
-        return made
-    offset = start - kv_offset
-    options = _options_of_reach(reach, offset, q_length, kv_length)
-    seen = kv_length if reach[1] < 0 else min(kv_length, offset + q_length + reach[1])  # by the last query, and others
-    options |= _options_of_padding(attention_mask, kv_offset, kv_length, seen)
-    if is_skipped and not options:
-        return None
-    made.options = options
     return made
 
 
