@@ -15,8 +15,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 TOKENS = 13
 _IMAGE, _PATCH, _MEL, _FRAMES = 32, 8, 16, 64
 
-# The largest value of integers by the first pattern that their name contains.
+# The value of larger integers, and of those above its half, by the first pattern that their name contains.
 _BOUNDS = {
+    r"window": 4,
     r"codebook_size|codebook_dim": 64,
     r"vocab": 99,
     r"position|n_ctx|context|max_seq|source_|seq_len": 128,
@@ -29,14 +30,13 @@ _BOUNDS = {
     r"head_dim|rotary_dim|d_kv|kv_channels|rank|state_size": 8,
     r"intermediate|ffn|d_ff|d_inner|mlp": 48,
     r"hidden|d_model|n_embd|embed|dim|width|channels|size|units|filters": 32,
-    r"window": 6,
 }
 # Names whose values keep their meaning only as they are.
 _KEPT = re.compile(
     r"num_channels|in_channels|in_chans|kernel|stride|num_feat_extract|num_labels|version|ratio|rope_(?!head)|scale|merge"
 )
 # Names whose values follow from others.
-_DERIVED = {"model_type", "transformers_version", "out_features", "out_indices", "stage_names", "per_layer_config"}
+_DERIVED = {"transformers_version", "out_features", "out_indices", "stage_names", "per_layer_config"}
 _TOKEN = re.compile(r"token_(id|index)$|_id$|_idx$|_token$")
 
 
@@ -64,9 +64,9 @@ def _shrunken(name: str, value: Any) -> Any:
         made = {key: _shrunken(str(key), x) for key, x in of_ends.items()}
         if "num_key_value_heads" in value and value["num_key_value_heads"] == value.get("num_attention_heads"):
             made["num_key_value_heads"] = made["num_attention_heads"]
+        if value.get("rope_type") == "default":
+            made["mrope_section"] = [2, 1, 1]  # of heads of 8 numbers
         return made
-    if name == "mrope_section":
-        return [2, 1, 1]
     if isinstance(value, list | tuple):
         return type(value)(_shrunken(name, x) for x in value)
     if isinstance(value, bool) or not isinstance(value, int) or _KEPT.search(name):
@@ -74,13 +74,15 @@ def _shrunken(name: str, value: Any) -> Any:
     if _TOKEN.search(name):
         return value if value < 50 else 50 + sum(name.encode()) % 49
     bound = next((bound for pattern, bound in _BOUNDS.items() if re.search(pattern, name)), value)
-    return min(value, bound)
+    return bound if value > bound / 2 else value
 
 
 def config(kind: str) -> Any:
     """The configuration of a type with small sizes."""
     kept = CONFIG_MAPPING[kind]
-    return kept(**_shrunken("", kept().to_dict()))
+    values = _shrunken("", kept().to_dict())
+    del values["model_type"]
+    return kept(**values)
 
 
 def model(kind: str, implementation: str) -> Any:
