@@ -99,6 +99,19 @@ def test_another_name_is_refused_in_tables_too() -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["bigbird_pegasus", "splinter"])
+def test_compiled_models_are_those_of_eager(kind: str) -> None:
+    """In a compiled graph a mask has no structure that could refuse what attention of its own does with it."""
+    register()
+    given, expected = shrunken_transformers.accepted(shrunken_transformers.model(kind, "eager"), "right")
+    ours = torch.compile(shrunken_transformers.model(kind, "mha_native"), backend="eager")
+    with torch.no_grad():
+        found = ours(**given)[0]
+    mine = found if kind == "bigbird_pegasus" else found[given["attention_mask"].bool()]
+    assert (mine - expected[0]).abs().max() <= CLOSE * expected[0].abs().max()
+
+
+@pytest.mark.exhaustive
 def test_every_type_is_equal_or_refused() -> None:
     """Of other types "eager" computes no small model of these sizes, or none without packages that are not here."""
     wrong, reached = {}, 0

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import masking_utils
 
-from .own_attention import refuse_own_attention
+from .own_attention import has_own_parts, refuse_own_attention
 
 # The distances that a query sees to the left and right of its position; -1 is unbounded.
 Reach = tuple[int, int]
@@ -128,8 +128,9 @@ def mask(
         **others,
     }
     is_skipped = allow_is_causal_skip and q_length == 1
-    if torch.compiler.is_compiling():
-        return masking_utils.sdpa_mask(q_offset=q_offset, allow_is_causal_skip=is_skipped, **arguments)
+    if torch.compiler.is_compiling():  # which knows no structured masks: such an own part adds numbers
+        make = masking_utils.eager_mask if has_own_parts(type(config)) else masking_utils.sdpa_mask
+        return make(q_offset=q_offset, allow_is_causal_skip=is_skipped, **arguments)
     start = int(q_offset)  # static caches count in a tensor that they change
     reach = None if use_vmap else reach_of(mask_function)
     options: dict[str, Any] | None = None

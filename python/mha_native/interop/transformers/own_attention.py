@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -28,12 +29,26 @@ def refuse_own_attention(config: Any) -> None:
 @torch.compiler.disable
 def _examine(config: Any) -> None:
     kind = type(config)
-    package = kind.__module__.rpartition(".")[0]
-    for model in _subclasses(PreTrainedModel):
-        is_near = model.config_class is kind and model.__module__.rpartition(".")[0] == package
-        if is_near and not model._can_set_attn_implementation():
+    for model in _models_of(kind):
+        if not model._can_set_attn_implementation():
             _refuse(f"{model.__name__} ({config.model_type})", config._attn_implementation)
     _usable.add(kind)
+
+
+@torch.compiler.disable
+@functools.cache
+def has_own_parts(kind: Any) -> bool:
+    """Return whether a class of attention next to models of a configuration computes shares without the interface."""
+    sources = {inspect.getsource(sys.modules[model.__module__]) for model in _models_of(kind)}
+    classes = [each for source in sources for each in source.split("\nclass ") if "Attention" in each.partition("(")[0]]
+    return any("softmax(" in each.partition("\ndef ")[0] and "get_interface(" not in each for each in classes)
+
+
+def _models_of(kind: type) -> list[Any]:
+    """Return the loaded models of a class of configurations that its own package has."""
+    package = kind.__module__.rpartition(".")[0]
+    near = (model for model in _subclasses(PreTrainedModel) if model.__module__.rpartition(".")[0] == package)
+    return [model for model in near if model.config_class is kind]
 
 
 def _subclasses(model: Any) -> Iterator[Any]:
