@@ -18,6 +18,9 @@ EQUAL = ("aimv2", "clip", "gpt2", "llama", "longt5", "nllb-moe", "paligemma", "p
 OWN_ATTENTION = ("big_bird", "bloom", "codegen", "gpt_neox_japanese", "longformer", "mpnet", "roformer", "xglm")
 TABLES = ("data2vec-vision", "falcon", "git", "gpt_neo", "gptj", "sam_vision_model")
 
+# "eager" adds their boolean masks as 0 and 1, and a change of the image by 3e-7 changes its small models by 5 %.
+INCOMPARABLE = {"grounding-dino", "mm-grounding-dino"}
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -44,7 +47,9 @@ def _compared(kind: str) -> str:
         ours = shrunken_transformers.model(kind, "mha_native")
         for padding, given, expected in accepted:
             for mine, theirs in zip(shrunken_transformers.outputs(ours, given), expected, strict=True):
-                difference = (mine - theirs).abs().max() / theirs.abs().max()
+                is_number = theirs.isfinite()
+                assert torch.equal(mine.isfinite(), is_number)
+                difference = (mine - theirs)[is_number].abs().max() / theirs[is_number].abs().max()
                 assert difference <= CLOSE, f"{kind} with padding {padding} and {list(given)}"
     except RuntimeError as error:
         if not str(error).startswith("mha_native"):
@@ -115,7 +120,7 @@ def test_compiled_models_are_those_of_eager(kind: str) -> None:
 def test_every_type_is_equal_or_refused() -> None:
     """Of other types "eager" computes no small model of these sizes, or none without packages that are not here."""
     wrong, reached = {}, 0
-    for kind in shrunken_transformers.model_types():
+    for kind in sorted(set(shrunken_transformers.model_types()) - INCOMPARABLE):
         try:
             _compared(kind)
         except _Unreached:

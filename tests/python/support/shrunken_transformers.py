@@ -175,6 +175,6 @@ def accepted(made: Any, padding: str) -> tuple[dict[str, Any], list[torch.Tensor
         except Exception as raised:
             error = raised
             continue
-        if found and all(x.numel() and x.isfinite().all() for x in found):
+        if found and all(x.numel() and not x.isnan().any() for x in found):
             return given, found
     raise error
