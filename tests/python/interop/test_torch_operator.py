@@ -228,3 +228,66 @@ def test_errors_are_those_of_the_function(change: dict[str, Any], message: str) 
     arguments = dict(zip(("query", "key", "value"), _call("none")[0], strict=True)) | change
     with pytest.raises(ValueError, match=message):
         scaled_dot_product_attention(**arguments)
+
+
+def _by_torch(*tensors: Any, **options: Any) -> Any:
+    return recomputation.attention_by_torch(*tensors, options)[0]  # type: ignore[arg-type]
+
+
+# The nestings of transforms: each makes the result from a function of query, key and value.
+TRANSFORMS: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    "grad": lambda f: torch.func.grad(lambda *x: f(*x).square().sum(), argnums=(0, 1, 2)),
+    "vjp called later": lambda f: lambda *x: torch.func.vjp(f, *x)[1](torch.ones(*x[0].shape[:-1], DV, dtype=F64)),
+    "vmap": torch.vmap,
+    "vmap over queries": lambda f: lambda q, k, v: torch.vmap(f, (0, None, None))(q, k[0], v[0]),
+    "vmap over the last axis": lambda f: lambda q, k, v: torch.vmap(f, (0, 0, -1), 1)(q, k, v.movedim(0, -1)),
+    "vmap of grad": lambda f: torch.vmap(torch.func.grad(lambda *x: f(*x).square().sum(), argnums=2)),
+    "grad of vmap": lambda f: torch.func.grad(lambda *x: torch.vmap(f)(*x).square().sum(), argnums=1),
+    "vmap of vmap": lambda f: lambda q, k, v: torch.vmap(torch.vmap(f))(*(x[None] for x in (q, k, v))),
+    "jacrev of grad": lambda f: torch.func.jacrev(torch.func.grad(lambda *x: f(*x).square().sum())),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch calls it itself
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_of_torch(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    tensors = [x.detach()[:, : min(x.shape[1], 2)] for x in _call("none")[0]]
+    ours, theirs = (
+        TRANSFORMS[name](lambda *x, attend=attend: attend(*x, window=(2, 1), softcap=1.5))(*tensors)
+        for attend in (scaled_dot_product_attention, _by_torch)
+    )
+    for mine, expected in zip(*((x if isinstance(x, tuple) else (x,)) for x in (ours, theirs)), strict=True):
+        assert torch.allclose(mine, expected, rtol=1e-11, atol=1e-11)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_vmap_of_the_operator_has_a_rule_and_gradients(capfd: pytest.CaptureFixture[str]) -> None:
+    tensors = _call("none")[0]
+    out, _ = torch.vmap(lambda *x: interop_torch.operator(*x, *[None] * 8, False, 0, *[None] * 4))(*tensors)
+    assert torch.equal(out, torch.vmap(scaled_dot_product_attention)(*tensors))
+    found = torch.autograd.grad(out.square().sum(), tensors)
+    expected = torch.autograd.grad(scaled_dot_product_attention(*tensors).square().sum(), tensors)
+    assert all(map(torch.allclose, found, expected))
+    assert capfd.readouterr().err == ""
+
+
+def test_autocast_gives_different_dtypes_one() -> None:
+    query, key, value = (x.detach().float().requires_grad_() for x in _call("none")[0])
+    mask = _random(TQ, TK, dtype=torch.float32)
+    half = [x.bfloat16() for x in (query, key, value, mask)]
+    with torch.autocast("cpu", torch.bfloat16):
+        outs = [
+            scaled_dot_product_attention(half[0], key, value, mask),
+            scaled_dot_product_attention(query, half[1], half[2], mask),
+            scaled_dot_product_attention(*half[:3], mask),
+        ]
+        assert scaled_dot_product_attention(query, key, value, mask).dtype == torch.float32
+        with pytest.raises(TypeError, match="key must be of the dtype of query"):
+            scaled_dot_product_attention(query.double(), key, value)
+    expected = scaled_dot_product_attention(*half[:3], attn_mask=half[3])
+    assert all(torch.equal(out, expected) for out in outs)
+    outs[0].sum().backward()
+    assert [x.grad.dtype for x in (query, key, value, mask)] == 4 * [torch.float32]
+    with pytest.raises(TypeError, match="key must be of the dtype of query"):
+        scaled_dot_product_attention(half[0], key, value)

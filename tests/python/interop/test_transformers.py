@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -186,26 +187,56 @@ def test_options_mean_what_the_dense_mask_means(
     }
     dense = masking_utils.sdpa_mask(**arguments)
     ours = mask(**arguments)
-    assert (type(ours) is StructuredMask) == (FUNCTIONS[name][1] is not None)
+    assert type(ours) is StructuredMask
+    assert (ours.options is not None) == (FUNCTIONS[name][1] is not None)
     query, key = torch.randn(2, 4, queries, 8), torch.randn(2, 4, keys, 8)
     layer = torch.nn.Module()
     out, _ = attention(layer, query, key, key, ours)
     expected, _ = attention(layer, query, key, key, dense)
     assert torch.allclose(out, expected, rtol=0, atol=CLOSE)
-    assert torch.equal(ours & True, dense)
+    assert torch.equal(ours.dense(), dense)
 
 
-def test_a_mask_that_a_model_changes_is_taken_as_changed() -> None:
-    ours = mask(2, 5, 5, allow_is_causal_skip=False)
+# What models do to a mask of numbers that are added, and none to one of booleans.
+MISREADINGS: dict[str, Callable[[Any], Any]] = {
+    "add": lambda mask: torch.zeros(2, 4, 5, 5) + mask,
+    "add in place": lambda mask: torch.zeros(2, 4, 5, 5).add_(mask),
+    "convert": lambda mask: mask.to(torch.float32),
+    "convert to float": lambda mask: mask.float(),
+    "multiply": lambda mask: (1 - mask) * -1e4,
+    "compare": lambda mask: mask == 0,
+    "index": lambda mask: mask[:, :, :, :3],
+    "set": lambda mask: mask.__setitem__((..., 1), False),
+    "join with numbers": lambda mask: torch.cat([mask, torch.zeros(2, 1, 5, 5)], -1),
+    "join and add": lambda mask: torch.cat([mask, mask], -1) + torch.zeros(5, 10),
+}
+
+
+@pytest.mark.parametrize("function", ["causal", "chunks"])
+@pytest.mark.parametrize("name", MISREADINGS)
+def test_a_mask_in_the_wrong_hands_is_refused(name: str, function: str) -> None:
+    ours = mask(2, 5, 5, mask_function=FUNCTIONS[function][0], config=transformers.BertConfig())
+    with pytest.raises(RuntimeError, match=r"^mha_native: a model of type 'bert' applies .* to its boolean attention"):
+        MISREADINGS[name](ours)
+
+
+def test_a_mask_is_a_condition_of_right_operations() -> None:
+    ours = mask(2, 5, 5)
     assert type(ours) is StructuredMask
     assert (ours.shape, ours.dtype, ours.ndim, ours.size(-1)) == ((2, 1, 5, 5), torch.bool, 4, 5)
     assert ours.options == {"is_causal": True}
-    ours[:, :, :, 1] = False
-    assert ours.options is None
-    assert torch.equal(ours[0, 0], torch.ones(5, 5).tril().bool() & (torch.arange(5) != 1))
-    assert type(torch.cat([ours, ours], -1)) is torch.Tensor
-    query = torch.randn(2, 4, 5, 8)
-    expected, _ = attention(torch.nn.Module(), query, query, query, ours.dense())
+    assert ours.contiguous() is ours
+    assert ours.to("cpu", non_blocking=True) is ours
+    joined = torch.cat([ours, ours], -1)
+    assert (type(joined), joined.sizes) == (StructuredMask, (2, 5, 10))
+    query, zeros = torch.randn(2, 4, 5, 8), torch.zeros(2, 1, 5, 5)
+    dense = torch.ones(2, 1, 5, 5).tril().bool()
+    assert repr(ours) == repr(dense)
+    assert torch.equal(joined.dense(), torch.cat([dense, dense], -1))
+    assert torch.equal(torch.where(ours, zeros, 1.0), (~dense).float())
+    out = torch.nn.functional.scaled_dot_product_attention(query, query, query, ours)
+    expected, _ = attention(torch.nn.Module(), query, query, query, dense)
+    assert torch.allclose(out.transpose(1, 2), expected, rtol=0, atol=CLOSE)
     assert torch.equal(attention(torch.nn.Module(), query, query, query, ours)[0], expected)
 
 
@@ -237,6 +268,8 @@ def test_what_is_refused() -> None:
         attention(layer, query.clone().requires_grad_(), query, query)
     with pytest.raises(RuntimeError, match="paged caches are not read"):
         attention(layer, query, query, query, cache=object())
+    with pytest.raises(RuntimeError, match="the argument block_indices is not computed; use attn_implementation"):
+        attention(layer, query, query, query, indices=None, block_indices=torch.zeros(2, 5, 1))
     model = tiny_transformers.model("Llama")
     model.set_attn_implementation("mha_native")
     with pytest.raises(RuntimeError, match="gradients are not computed"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...functions.needed_packages import needed_package
 
 with needed_package("mha_native.interop.torch", "torch"):
     import torch
     from torch.autograd import forward_ad
 
-    from .operator import operator
+    from .operator import Transformed, operator
 
 __all__ = ["scaled_dot_product_attention"]
 
@@ -65,6 +67,10 @@ def scaled_dot_product_attention(
       all [B, H, Tq, Tk] scores, so they need the time and memory of unfused attention.
     - Derivatives in forward mode are not supported: ``torch.func.jvp``, and any other call with a tangent, is a
       RuntimeError.
+    - Transforms of torch.func apply, except in forward mode: ``grad``, ``vjp``, ``jacrev``, ``vmap``, and any nesting.
+      ``vmap`` calls the operator once for each part.
+    - Under ``torch.autocast``, a query, key, value and additive `attn_mask` of different dtypes, float64 excepted, are
+      converted to the dtype of autocast. Tensors of one dtype keep it.
     - A call takes some tens of microseconds more than `mha_native.scaled_dot_product_attention`. Call that function
       where you need neither gradients nor compiled code.
 
@@ -80,12 +86,24 @@ def scaled_dot_product_attention(
     >>> key.grad.shape
     torch.Size([2, 8, 5, 64])
     """
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value, attn_mask = _of_one_dtype(query, key, value, attn_mask)
     differentiable = (query, key, value, attn_mask, alibi_slopes, position_bias, sinks)
     _refuse_tangents(*differentiable)
     start, starts = (0, query_offset) if isinstance(query_offset, torch.Tensor) else (query_offset, None)
     masks = (starts, key_lengths, key_mask, block_mask, is_causal, start, window)
-    out, lse = operator(*differentiable, *masks, scale, softcap, num_threads)
+    call = Transformed.apply if torch._C._are_functorch_transforms_active() else operator
+    out, lse = call(*differentiable, *masks, scale, softcap, num_threads)
     return (out, lse) if return_lse else out
+
+
+def _of_one_dtype(*tensors: Any) -> tuple[Any, ...]:
+    """Return tensors of floating point, if their dtypes differ, in the dtype of autocast, which excludes float64."""
+    if len({x.dtype for x in tensors if x is not None and x.is_floating_point()}) == 1:
+        return tensors
+    dtype = torch.get_autocast_dtype("cpu")
+    is_cast = [x is not None and x.is_floating_point() and x.dtype != torch.float64 for x in tensors]
+    return tuple(x.to(dtype) if cast else x for x, cast in zip(tensors, is_cast, strict=True))
 
 
 def _refuse_tangents(*arguments: torch.Tensor | None) -> None:

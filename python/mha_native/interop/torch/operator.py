@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -56,20 +57,50 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.numbers = inputs[_TENSORS:]
 
 
-def _gradient(ctx: Any, grad_out: torch.Tensor, grad_lse: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+def _recomputation(ctx: Any) -> tuple[list[int], list[torch.Tensor], Callable[..., Any]]:
+    """Return which arguments want a gradient, these arguments, and the function of them in operations of torch."""
     tensors = ctx.saved_tensors
-    query, key, value = tensors[:3]
     wanted = [i for i in range(_DIFFERENTIABLE) if ctx.needs_input_grad[i]]
+
+    def attend(*changed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        given = [*tensors, *ctx.numbers]
+        for i, tensor in zip(wanted, changed, strict=True):
+            given[i] = tensor
+        return attention_by_torch(given[0], given[1], given[2], _options(given))
+
+    return wanted, [tensors[i] for i in wanted], attend
+
+
+def _of_all(wanted: list[int], found: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+    gradients = dict(zip(wanted, found, strict=True))
+    return tuple(gradients.get(i) for i in range(len(_NAMES)))
+
+
+def _gradient(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    wanted, inputs, attend = _recomputation(ctx)
     goes_on = torch.is_grad_enabled()  # a gradient of the gradient is wanted
     with torch.enable_grad():
-        outputs = attention_by_torch(query, key, value, _options((*tensors, *ctx.numbers)))
-        found = torch.autograd.grad(
-            outputs, [tensors[i] for i in wanted], (grad_out, grad_lse), create_graph=goes_on, allow_unused=True
-        )
-    gradients: list[torch.Tensor | None] = [None] * len(_NAMES)
-    for i, gradient in zip(wanted, found, strict=True):
-        gradients[i] = gradient
-    return tuple(gradients)
+        found = torch.autograd.grad(attend(*inputs), inputs, grads, create_graph=goes_on, allow_unused=True)
+    return _of_all(wanted, found)
+
+
+def _transformed_gradient(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Compute the gradient by torch.func, which works inside its transforms and takes more time than `_gradient`."""
+    wanted, inputs, attend = _recomputation(ctx)
+    _, pullback = torch.func.vjp(attend, *inputs)
+    return _of_all(wanted, pullback(grads))
+
+
+def _map(
+    call: Callable[..., Any], info: Any, in_dims: tuple[Any, ...], *arguments: Any
+) -> tuple[tuple[torch.Tensor, ...], tuple[int, int]]:
+    """Call a function for each part of a batch, as a rule of torch.vmap. `in_dims` are axes of mapped tensors."""
+    columns = [
+        x.unbind(axis) if isinstance(axis, int) else (x,) * info.batch_size
+        for x, axis in zip(arguments, in_dims, strict=True)
+    ]
+    results = [call(*part) for part in zip(*columns, strict=True)]
+    return tuple(map(torch.stack, zip(*results, strict=True))), (0, 0)
 
 
 operator = torch.library.custom_op(
@@ -77,3 +108,19 @@ operator = torch.library.custom_op(
 )
 operator.register_fake(_shapes)
 operator.register_autograd(_gradient, setup_context=_keep)
+operator.register_vmap(functools.partial(_map, operator))
+
+
+class Transformed(torch.autograd.Function):
+    """The operator for transforms of torch.func, which read the gradient of a function and not of an operator."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return operator(*arguments)
+
+    setup_context = staticmethod(_keep)
+    backward = staticmethod(_transformed_gradient)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+        return _map(Transformed.apply, info, in_dims, *arguments)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,9 @@ from ...functions.attention import scaled_dot_product_attention
 from .masks import options_of_mask
 
 _NAME = "mha_native attention"
+
+# The keys that each query sees, in place of a mask, as models with sparse attention name them.
+_SPARSE = frozenset({"indices", "block_indices"})
 
 
 def attention(
@@ -44,6 +50,10 @@ def attention(
         )
     if cache is not None:
         raise RuntimeError(f"{_NAME}: paged caches are not read; use another attn_implementation to serve continuously")
+    layer: Any = type(module)
+    unread = _unread_by(layer)
+    if not unread.isdisjoint(others):
+        _refuse_unread({name: others[name] for name in unread & others.keys()})
     # A decoding step takes as long here as in the core, and reading sizes of tensors is slower than of arrays.
     q, k, v = to_numpy(_NAME, "query", query), to_numpy(_NAME, "key", key), to_numpy(_NAME, "value", value)
     batch, heads, queries, _ = q.shape
@@ -64,6 +74,21 @@ def attention(
     out = np.empty((max(batch, len(k)), queries, heads, v.shape[3]), q.dtype)
     scaled_dot_product_attention(q, k, v, out=out.swapaxes(1, 2), **options)
     return like(query, out), None
+
+
+@functools.cache
+def _unread_by(layer: type) -> frozenset[str]:
+    """Return the names of arguments that "eager" reads for a class of layers, and `attention` does not."""
+    place = vars(sys.modules[layer.__module__]) if layer.__module__ in sys.modules else {}
+    eager = [function for name, function in place.items() if name.endswith("eager_attention_forward")]
+    read = {name for function in eager for name in list(inspect.signature(function).parameters)[4:]}  # after the value
+    return (_SPARSE | read) - inspect.signature(attention).parameters.keys() - {"sliding_window"}  # which masks have
+
+
+def _refuse_unread(given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise RuntimeError(f'{_NAME}: the argument {name} is not computed; use attn_implementation="eager"')
 
 
 def _sinks(sinks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from transformers import masking_utils
 
+from .own_attention import has_own_parts, refuse_own_attention
+
 # The distances that a query sees to the left and right of its position; -1 is unbounded.
 Reach = tuple[int, int]
 
@@ -16,35 +18,44 @@ Reach = tuple[int, int]
 _FIELDS = ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda")
 _METADATA = {getattr(torch.Tensor, field).__get__ for field in _FIELDS} | {torch.Tensor.size, torch.Tensor.dim}
 
+# The memory of masks without elements.
+_ANY = torch.zeros(1, dtype=torch.bool)
+
+# Operations that take booleans for what they are here: True where a query sees a key.
+_CONDITIONAL = {torch.where, torch.nn.functional.scaled_dot_product_attention, torch.Tensor.__repr__}
+
 
 class StructuredMask(torch.Tensor):
-    """Booleans [B, 1, Tq, Tk] that are not stored: True where a query sees a key.
+    """Booleans [B, 1, Tq, Tk], stored only if they must be: True where a query sees a key.
 
-    Attention reads `options` if the model passes the mask on unchanged. Any other operation converts the mask to a
-    tensor with elements, and `options` is None from then on.
+    Attention reads `options`, or the elements if `options` is None. Models may join masks, or select by them. Other
+    operations raise RuntimeError: a model that computes with a mask means numbers to add, as "eager" has them.
     """
 
     options: dict[str, Any] | None  # the equivalent score options of this library
     sizes: tuple[int, int, int]  # B, Tq and Tk
+    model_type: str
     _make_dense: Callable[[], torch.Tensor]
     _dense: torch.Tensor | None
 
     @staticmethod
     def of(
-        sizes: tuple[int, int, int], options: dict[str, Any], make_dense: Callable[[], torch.Tensor]
+        sizes: tuple[int, int, int],
+        options: dict[str, Any] | None,
+        model_type: str,
+        make_dense: Callable[[], torch.Tensor],
     ) -> StructuredMask:
         """Make a mask of these sizes and options. `make_dense` computes its elements when they are needed."""
         batch, queries, keys = sizes
-        shape = torch.zeros(1, dtype=torch.bool).expand(batch, 1, queries, keys)
-        mask: StructuredMask = shape.as_subclass(StructuredMask)
-        mask.options, mask.sizes, mask._make_dense, mask._dense = options, sizes, make_dense, None
+        mask: StructuredMask = _ANY.expand(batch, 1, queries, keys).as_subclass(StructuredMask)
+        mask.options, mask.sizes, mask.model_type = options, sizes, model_type
+        mask._make_dense, mask._dense = make_dense, None
         return mask
 
     def dense(self) -> torch.Tensor:
         """Return the mask with elements in memory."""
         if self._dense is None:
-            self._dense = self._make_dense().contiguous()  # so that it can be written to
-            self.options = None
+            self._dense = self._make_dense()
         return self._dense
 
     @classmethod
@@ -53,9 +64,24 @@ class StructuredMask(torch.Tensor):
     ) -> Any:
         if func in _METADATA:
             return super().__torch_function__(func, types, args, kwargs or {})
-        if func is torch.Tensor.contiguous and args[0].options is not None:  # as generate calls it
+        if func is torch.Tensor.contiguous or _is_to_cpu(func, args, kwargs or {}):  # called by generate, and by hooks
             return args[0]
-        return func(*_with_elements(args), **_with_elements(kwargs or {}))
+        if func in _CONDITIONAL:
+            return func(*_with_elements(args), **_with_elements(kwargs or {}))
+        if func is torch.cat and all(type(x) is cls for x in args[0]):
+            joined = func(*_with_elements(args), **(kwargs or {}))
+            return cls.of((len(joined), *joined.shape[2:]), None, args[0][0].model_type, lambda: joined)
+        masks = (x for x in (args[0] if func is torch.cat else args) if type(x) is cls)
+        model = next((f" of type {x.model_type!r}" for x in masks), "")
+        raise RuntimeError(
+            f"mha_native: a model{model} applies {getattr(func, '__name__', func)} to its boolean attention mask, as "
+            'attention of its own would; use attn_implementation="eager" or "sdpa" for this part of the model'
+        )
+
+
+def _is_to_cpu(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> bool:
+    """Return whether a call moves a mask to the CPU, where it is, and converts nothing."""
+    return func is torch.Tensor.to and [str(x) for x in args[1:]] == ["cpu"] and kwargs.keys() <= {"non_blocking"}
 
 
 def _with_elements(arguments: Any) -> Any:
@@ -81,13 +107,16 @@ def mask(
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
     use_vmap: bool = False,
+    config: Any = None,
     **others: Any,
 ) -> torch.Tensor | None:
     """Make the mask [B, 1, Tq, Tk] of the layers of a model, as an `AttentionMaskInterface` of transformers.
 
-    `attention_mask`, boolean [B, S], is False for tokens that no query sees. None as the result means that every query
-    sees every key, or in a causal layer the keys up to its position.
+    `attention_mask`, boolean [B, S], is False for tokens that no query sees. None as the result means that the only
+    query sees every key: without a mask for several, a layer would have to know whether it is causal. RuntimeError for
+    a model that computes attention by itself.
     """
+    refuse_own_attention(config)
     arguments = {
         "batch_size": batch_size,
         "q_length": q_length,
@@ -95,32 +124,32 @@ def mask(
         "kv_offset": kv_offset,
         "mask_function": mask_function,
         "attention_mask": attention_mask,
+        "use_vmap": use_vmap,
         **others,
     }
-    reach = None if use_vmap or torch.compiler.is_compiling() else reach_of(mask_function)
-    if reach is None:
-        return masking_utils.sdpa_mask(
-            q_offset=q_offset,
-            allow_is_causal_skip=allow_is_causal_skip,
-            allow_is_bidirectional_skip=allow_is_bidirectional_skip,
-            use_vmap=use_vmap,
-            **arguments,
-        )
+    is_skipped = allow_is_causal_skip and q_length == 1
+    if torch.compiler.is_compiling():  # which knows no structured masks: such an own part adds numbers
+        make = masking_utils.eager_mask if has_own_parts(type(config)) else masking_utils.sdpa_mask
+        return make(q_offset=q_offset, allow_is_causal_skip=is_skipped, **arguments)
     start = int(q_offset)  # static caches count in a tensor that they change
-    offset = start - kv_offset
-    options = _options_of_reach(reach, offset, q_length, kv_length)
-    is_top_left_causal = options == {"is_causal": True}
-    seen = kv_length if reach[1] < 0 else min(kv_length, offset + q_length + reach[1])  # by the last query, and others
-    options |= _options_of_padding(attention_mask, kv_offset, kv_length, seen)
-    if not options and (allow_is_bidirectional_skip or (allow_is_causal_skip and q_length == 1)):
-        return None
-    if is_top_left_causal and len(options) == 1 and allow_is_causal_skip and q_length > 1:
-        return None
-    return StructuredMask.of(
+    reach = None if use_vmap else reach_of(mask_function)
+    options: dict[str, Any] | None = None
+    if reach is not None:
+        offset = start - kv_offset
+        options = _options_of_reach(reach, offset, q_length, kv_length)
+        seen = kv_length if reach[1] < 0 else min(kv_length, offset + q_length + reach[1])  # by the last query too
+        options |= _options_of_padding(attention_mask, kv_offset, kv_length, seen)
+        if is_skipped and not options:
+            return None
+    made = StructuredMask.of(
         (batch_size, q_length, kv_length),
         options,
+        getattr(config, "model_type", ""),
         lambda: masking_utils.sdpa_mask(q_offset=start, allow_is_causal_skip=False, **arguments),
     )
+    if options is None:
+        made.dense()  # while what the function reads is as it is now
+    return made
 
 
 def reach_of(mask_function: Callable[..., Any]) -> Reach | None:
@@ -180,7 +209,7 @@ def _options_of_padding(padding: torch.Tensor | None, kv_offset: int, kv_length:
 def options_of_mask(mask: torch.Tensor, sizes: tuple[int, int, int], dtype: torch.dtype) -> dict[str, Any]:
     """Return the score options equivalent to `mask`, for B, Tq and Tk of a call in `dtype`."""
     if type(mask) is StructuredMask:
-        if mask.options is not None and mask.sizes == sizes:
+        if mask.options is not None and (mask.sizes == sizes or not mask.options):  # seen is everything, or these
             return dict(mask.options)
         mask = mask.dense()
     return {"attn_mask": mask.detach() if mask.dtype in (torch.bool, dtype) else mask.detach().to(dtype)}

@@ -27,6 +27,10 @@ def register(name: str = "mha_native") -> None:
     are supported. Heads can share keys and values, caches can be dynamic or static, and score caps, sinks and position
     biases are supported.
 
+    Models that compute attention by themselves raise RuntimeError, when they are made or in the first call with a mask:
+    use "eager" or "sdpa" for them, or for such a part of a model. A mask for several queries is a boolean tensor that
+    other operations than attention refuse.
+
     Gradients and dropout are not supported and raise RuntimeError. Call models under ``torch.no_grad`` or
     ``torch.inference_mode``, as ``generate`` does. Attention weights are not returned. Continuous batching over a paged
     cache is not supported.
@@ -50,6 +54,8 @@ def register(name: str = "mha_native") -> None:
 
     from .attention import attention
     from .masks import mask
+    from .own_attention import refuse_in_tables
 
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, mask)
+    refuse_in_tables(name)
