@@ -27,8 +27,9 @@ MHA_API void set_isa(const char* name);
 /// The instruction set that the calling thread's latest attention or layer call ran on; "" before the first.
 MHA_API const char* last_used_isa();
 
-/// Threads that a call with num_threads = 0 uses: set_num_threads(), else OMP_NUM_THREADS, else the smaller of the
-/// affinity mask and the cgroup CPU quota.
+/// The most threads that a call with num_threads = 0 uses: set_num_threads(), else OMP_NUM_THREADS, else the smaller of
+/// the affinity mask and the cgroup CPU quota. No more than OpenMP allows (OMP_THREAD_LIMIT), and 1 where calls are
+/// serial: in a forked child, and inside a parallel region of OpenMP.
 MHA_API int num_threads();
 /// One sentence: the reason for num_threads().
 MHA_API const char* num_threads_reason();

@@ -77,7 +77,7 @@ def num_threads() -> int:
     """Return the largest number of threads of a call without ``num_threads``; a small call uses fewer.
 
     It comes from `set_num_threads` or `use_threads`, or from ``OMP_NUM_THREADS``, or from the affinity mask and the CPU
-    quota of the container.
+    quota of the container. It is at most ``OMP_THREAD_LIMIT``, and 1 in a forked process.
 
     Examples
     --------
