@@ -124,7 +124,7 @@ void append_to(const Layer& layer, SharedCache& shared, py::handle key, py::hand
   const TensorView k = arrays.tensor(0, 2, 3);
   const TensorView v = arrays.tensor(1, 2, 3);
   const NewLengths counts(arrays, 2, k);
-  const int threads = positive(function, "num_threads", num_threads, 0);
+  const ThreadsArgument threads(function, num_threads);
   warn_if_forked();
   const CacheUse use(shared, CacheUse::changes);
   without_gil([&] { layer.attention.append_to(shared.cache, k, v, counts.data(), threads); });

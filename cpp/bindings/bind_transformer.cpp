@@ -73,7 +73,7 @@ py::object forward_rows(const char* function, const RowLayer& layer, Index featu
   const Argument list[] = {{"x", x}, {"out", out}};
   const ArrayArguments arrays(function, list, layer.dtype());
   const TensorView rows = arrays.tensor(0, 1, kMaxRank);
-  const int threads = positive(function, "num_threads", num_threads, 0);
+  const ThreadsArgument threads(function, num_threads);
   const NewArray result = output_or_new(arrays, 1, out, 1, kMaxRank, rows, features);
   warn_if_forked();
   without_gil([&] { layer.forward(rows, result.view, threads); });

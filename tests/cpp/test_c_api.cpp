@@ -394,6 +394,15 @@ TEST(CApi, TheRuntime) {
   EXPECT_OK(mha_set_isa(built_isa(0)));
   EXPECT_STREQ(active_isa(), built_isa(0));
   EXPECT_OK(mha_set_isa(nullptr));
+  int last = num_built_isas() - 1;
+  while (!isa_supported(last)) --last;
+  EXPECT_OK(mha_set_thread_isa(0));
+  EXPECT_OK(mha_set_isa(built_isa(last)));
+  EXPECT_STREQ(mha_active_isa(), built_isa(0));
+  expect_failure(MHA_INVALID_ARGUMENT, mha_set_thread_isa(num_built_isas()), {"mha_set_thread_isa"});
+  EXPECT_OK(mha_set_thread_isa(-1));
+  EXPECT_STREQ(mha_active_isa(), built_isa(last));
+  EXPECT_OK(mha_set_isa(nullptr));
   EXPECT_OK(mha_set_num_threads(3));
   EXPECT_EQ(mha_num_threads(), 3);
   EXPECT_OK(mha_set_num_threads(0));

@@ -107,11 +107,13 @@ DefaultIsa find_default_isa() { return {}; }
 
 const DefaultIsa& default_isa() { return found_once<DefaultIsa, find_default_isa>(); }
 
-std::atomic<int> chosen_isa{kNone};  // by set_isa()
+std::atomic<int> chosen_isa{kNone};     // by set_isa()
+thread_local int isa_of_scope = kNone;  // of the innermost IsaScope
 thread_local const char* last_used = "";
 
 const Isa& current_isa() {
-  int index = chosen_isa.load(std::memory_order_relaxed);
+  int index = isa_of_scope;
+  if (index == kNone) index = chosen_isa.load(std::memory_order_relaxed);
   if (index == kNone) {
     index = default_isa().index;
     if (index == kNone) throw std::invalid_argument(default_isa().explanation);
@@ -200,6 +202,7 @@ const char* active_isa() { return current_isa().name; }
 
 const char* active_isa_reason() {
   current_isa();  // throws as any other call would
+  if (isa_of_scope != kNone) return "it was chosen by an IsaScope of this thread";
   if (chosen_isa.load(std::memory_order_relaxed) != kNone) return "it was chosen by set_isa()";
   const std::string& requested = default_isa().explanation;
   return (requested.empty() ? found_once<std::string, explain_best>() : requested).c_str();
@@ -211,5 +214,14 @@ void set_isa(const char* name) {
 }
 
 const char* last_used_isa() { return last_used; }
+
+IsaScope::IsaScope(int index) : outer_(isa_of_scope) {
+  if (!isa_supported(index))
+    throw std::invalid_argument(std::string("IsaScope index: this machine does not run the instruction set '") +
+                                built_isa(index) + "'");
+  isa_of_scope = index;
+}
+
+IsaScope::~IsaScope() { isa_of_scope = outer_; }
 
 }  // namespace mha

@@ -13,8 +13,9 @@ from ...functions.arrays import Tensor, to_numpy, widened
 from ...functions.messages import in_the_name_of, name_of_type, shown
 from ...functions.options import MODEL_OPTIONS, ModelOptions, core_options
 from ...functions.positions import sinusoidal_positions
+from ...functions.runtime import threads_of_call
 from ...functions.scalars import checked_integer
-from ...layers._constructor_arguments import checked_size, optional_size
+from ...layers._constructor_arguments import checked_size
 from ...layers.causal_decoder import CausalDecoder
 from ...layers.decoder import Decoder
 from ...layers.encoder import Encoder
@@ -147,7 +148,7 @@ def generate(
             raise ValueError(f"{name}: positions must have a row for each of {most} tokens; got {len(added)}")
     if stop_token is not None:
         stop_token = checked_integer(name, "stop_token", stop_token, 0, len(table) - 1)
-    num_threads = optional_size(name, "num_threads", num_threads)
+    num_threads = threads_of_call(name, num_threads)
     sampling = SamplingOptions.checked(name, of_choice)
     sequences = [prompt[:length].tolist() for prompt, length in zip(tokens, lengths, strict=True)]
     of_all = len(table), max_new_tokens, frozenset([] if stop_token is None else [stop_token])
