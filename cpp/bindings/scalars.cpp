@@ -77,6 +77,8 @@ double finite_real(const char* function, const char* argument, py::handle object
     }
   }
   if (!std::isfinite(value)) throw py::value_error(describe(function, argument, "finite", object));
+  if (std::fpclassify(value) == FP_SUBNORMAL)
+    throw py::value_error(describe(function, argument, "0, or at least 2.3e-308 in magnitude", object));
   return value;
 }
 

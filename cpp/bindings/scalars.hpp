@@ -31,7 +31,7 @@ class ThreadsArgument {
 double finite_real(const char* function, const char* argument, py::handle object, const char* rule = "a real number");
 /// The same, or `if_none` for None.
 double real(const char* function, const char* argument, py::handle object, double if_none);
-/// A finite real number above 0, or `if_none` for None.
+/// The same above 0, or `if_none` for None.
 double positive_real(const char* function, const char* argument, py::handle object, double if_none);
 /// A bool or numpy.bool.
 bool boolean(const char* function, const char* argument, py::handle object);

@@ -280,6 +280,13 @@ TEST(CApi, ErrorsAreStatusesWithASentence) {
   bad.dtype = 99;
   expect_failure(MHA_DTYPE_ERROR, attend(&bad, &c_x), {"mha_dtype", "got 99"});
   expect_failure(MHA_INVALID_ARGUMENT, mha_attention_weights(&c_x, &c_x, &c_out, nullptr, 4), {"mha_score_stage"});
+  for (double mha_attention_options::* const option :
+       {&mha_attention_options::scale, &mha_attention_options::softcap}) {
+    mha_attention_options subnormal = mha_default_options();
+    subnormal.*option = 1e-310;
+    expect_failure(MHA_INVALID_ARGUMENT, mha_attention_weights(&c_x, &c_x, &c_out, &subnormal, 0),
+                   {"at least 2.3e-308"});
+  }
   expect_failure(MHA_INVALID_ARGUMENT,
                  mha_scaled_dot_product_attention_varlen(&c_x, &c_x, &c_x, nullptr, &c_out, nullptr, nullptr),
                  {"batch"});

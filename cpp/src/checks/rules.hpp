@@ -19,6 +19,12 @@ using Named = std::initializer_list<std::pair<const char*, TensorView>>;
 
 bool has_shape(const TensorView& view, std::initializer_list<Index> shape);
 
+/// `value` is 0, or no nearer to 0 than the smallest normal number of `dtype`, f32 or f64. Products take smaller numbers
+/// for 0: a norm would divide by it, and an option would not count.
+bool is_zero_or_normal(double value, DType dtype);
+/// The rule of is_zero_or_normal() in words, after "must be".
+const char* zero_or_normal(DType dtype);
+
 /// `view` describes memory that can be there: no negative extent, no size or stride beyond the address space, no null
 /// pointer to elements. Every tensor passes this rule, on the way through the rules below where they are about it;
 /// code after the checks multiplies extents and strides, and follows pointers, without looking again.

@@ -100,7 +100,10 @@ class RotaryEmbedding:
             raise ValueError(f"{name}: base must be more than 0; got {shown(number)}")
         if positions * pairs > sys.maxsize // np.dtype(np.float64).itemsize:
             raise MemoryError(f"{name}: could not allocate a table {[positions, pairs]}")
-        angles = np.arange(positions)[:, None] * number ** (-np.arange(pairs) / pairs)
+        with np.errstate(over="ignore"):
+            angles = np.arange(positions)[:, None] * number ** (-np.arange(pairs) / pairs)
+        if not np.isfinite(angles).all():
+            raise ValueError(f"{name}: base must be larger, so that all angles are finite; got {shown(number)}")
         return cls(np.cos(angles).astype(kind), np.sin(angles).astype(kind), interleaved=neighbours)
 
     @property
