@@ -24,7 +24,7 @@ py::object embed_tokens(py::handle tokens, py::handle places, py::handle cu_seql
   const ThreadsArgument threads(function, num_threads);
   const Index extents[] = {arrays.count_integers(5), tables.words.extents[1]};
   const NewArray result = arrays.given(4) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.output(4, 2, 2)}
-                                          : new_array(tables.words.dtype, 2, extents);
+                                          : arrays.new_array(tables.words.dtype, 2, extents);
   if (result.view.extents[0] != extents[0])
     throw py::value_error("embed_tokens: out must have a row for each token, " + std::to_string(extents[0]) + "; got " +
                           std::to_string(result.view.extents[0]));
@@ -51,7 +51,7 @@ py::object mean_pool(py::handle x, py::handle cu_seqlens, py::handle normalize, 
   const Index batch_size = static_cast<Index>(offsets.size()) - 1;
   const Index extents[] = {batch_size, rows.extents[1]};
   const NewArray result = arrays.given(2) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.score_output(2, 2)}
-                                          : new_array(accumulator_of(rows.dtype), 2, extents);
+                                          : arrays.new_array(accumulator_of(rows.dtype), 2, extents);
   warn_if_forked();
   without_gil([&] { mean_pool(rows, offsets.data(), batch_size, scales, result.view, threads); });
   return result.array;

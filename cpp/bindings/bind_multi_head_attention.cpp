@@ -69,7 +69,7 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
     // [B, H, Tq, Tk + added], without B if query has none.
     const Index keys = cache ? keys_after(*cache, q, k ? k.extents[k.rank - 2] : 0, counts) : k.extents[k.rank - 2];
     const Index extents[kMaxRank] = {q.extents[0], config.num_heads, q.extents[q.rank - 2], keys + config.added_keys()};
-    weights = new_array(q.dtype, q.rank + 1, q.rank == 3 ? extents : extents + 1);
+    weights = arrays.new_array(q.dtype, q.rank + 1, q.rank == 3 ? extents : extents + 1);
   }
   warn_if_forked();
   without_gil([&] {

@@ -53,6 +53,7 @@ def _unaligned() -> Any:
 
 
 WIDE = np.ones((1, 3, 9), F32)
+HUGE = np.broadcast_to(F32(1), (2**50, 1))
 CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: mha.sinusoidal_positions(2.5, 4), TypeError, r"sinusoidal_positions: length must be an integer; got 2\.5"),
     (
@@ -255,6 +256,7 @@ def test_lists_end() -> None:
         ("inner_call: keys of key_mask", "outer: keys of key_mask"),
         ("not a name: key", "outer: not a name: memory"),
         ("no prefix", "outer: no prefix"),
+        ("outer: key", "outer: memory"),
     ],
 )
 def test_in_the_name_of(message: str, expected: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from .. import _core
 from ..functions.arrays import Tensor, to_numpy
 from ..functions.dtypes import numpy_dtype
-from ..functions.messages import shown
+from ..functions.messages import names_sizes, shown
 from ..functions.scalars import checked_integer, checked_real
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class RotaryEmbedding:
         self._core = _core.RotaryEmbedding(to_numpy(name, "cos", cos), to_numpy(name, "sin", sin), interleaved)
 
     @classmethod
+    @names_sizes
     def from_base(
         cls,
         rotary_dim: int,

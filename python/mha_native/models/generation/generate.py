@@ -202,7 +202,7 @@ def _matrix(name: str, argument: str, matrix: Tensor, model: CausalDecoder | Dec
         raise TypeError(f"{name}: {argument} must be an array of {dtype}, as the model is; got {given}")
     if array.ndim != 2 or array.shape[1] != model.embed_dim or not len(array):
         raise ValueError(f"{name}: {argument} must have rows of {model.embed_dim}; got {list(array.shape)}")
-    return widened(array)
+    return widened(np.asarray(array))  # of a subclass, such as numpy.matrix, the numbers
 
 
 def _as_array(argument: str, numbers: Tensor) -> NDArray[Any]:
