@@ -153,7 +153,7 @@ TensorView ArrayArguments::view(int i, Accept accept, int min_rank, int max_rank
     const std::string span = min_rank == max_rank ? "" : std::to_string(min_rank) + " to ";
     shape_error(i, "must have " + span + std::to_string(max_rank) + (max_rank == 1 ? " axis" : " axes"));
   }
-  check_owner(i);
+  if (fields.base != nullptr) check_owner(i);
   view.data = fields.data;
   view.rank = fields.nd;
   const Index item = size_of(view.dtype);
@@ -223,7 +223,7 @@ void ArrayArguments::check_integers(int i) const {
   const int number = is_array(array) ? dtype_fields_of(array).type_num : -1;
   if (number < npy_api::NPY_BYTE_ || number > npy_api::NPY_ULONGLONG_) type_error(i, "must be an integer array");
   if (!is_native(array)) type_error(i, "must be in native byte order");
-  check_owner(i);
+  if (fields_of(array).base != nullptr) check_owner(i);
 }
 
 void ArrayArguments::check_owner(int i) const {
@@ -303,17 +303,14 @@ std::vector<std::int64_t> ArrayArguments::copied_integers(int i) const {
 bool is_in_storage(py::handle array, py::handle owner) {
   static PyObject* const untyped_storage = PyUnicode_InternFromString("untyped_storage");
   static PyObject* const data_ptr = PyUnicode_InternFromString("data_ptr");
-  static PyObject* const nbytes = PyUnicode_InternFromString("nbytes");
   const auto storage = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(owner.ptr(), untyped_storage));
   if (!storage) {  // not a tensor of torch
     PyErr_Clear();
     return true;
   }
-  const auto number = [&](PyObject* method) {
-    const auto value = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(storage.ptr(), method));
-    if (!value) throw py::error_already_set();
-    return value.cast<std::uintptr_t>();
-  };
+  const Py_ssize_t bytes = PyObject_Size(storage.ptr());
+  const auto address = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(storage.ptr(), data_ptr));
+  if (bytes < 0 || !address) throw py::error_already_set();
   const py::detail::PyArray_Proxy& fields = fields_of(array);
   auto first = reinterpret_cast<std::uintptr_t>(fields.data);
   std::uintptr_t end = first + static_cast<std::uintptr_t>(py::reinterpret_borrow<py::array>(array).itemsize());
@@ -322,8 +319,8 @@ bool is_in_storage(py::handle array, py::handle owner) {
     const Index span = (fields.dimensions[axis] - 1) * fields.strides[axis];
     (span < 0 ? first : end) += static_cast<std::uintptr_t>(span);
   }
-  const std::uintptr_t begin = number(data_ptr);
-  return begin <= first && end <= begin + number(nbytes);
+  const auto begin = address.cast<std::uintptr_t>();
+  return begin <= first && end <= begin + static_cast<std::uintptr_t>(bytes);
 }
 
 bool is_array(py::handle object) { return npy_api::get().PyArray_Check_(object.ptr()); }

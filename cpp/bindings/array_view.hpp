@@ -89,7 +89,7 @@ class ArrayArguments {
   TensorView view(int i, Accept accept, int min_rank, int max_rank) const;
   MutableTensorView writable(int i, const TensorView& view) const;
   void check_integers(int i) const;
-  /// The memory of the array is there, if it belongs to a tensor.
+  /// The memory of an array that does not own it is there, if it belongs to a tensor.
   void check_owner(int i) const;
   std::vector<std::int64_t> copied_integers(int i) const;  // of an array of one or two axes
   DType dtype_of(int i) const;

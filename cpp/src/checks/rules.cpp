@@ -1,9 +1,5 @@
 #include "checks/rules.hpp"
 
-#include <cfloat>
-#include <cstdint>
-#include <cstring>
-
 #include "views/describe.hpp"
 #include "views/memory_overlap.hpp"
 #include "views/sizes.hpp"
@@ -19,17 +15,6 @@ bool has_shape(const TensorView& view, std::initializer_list<Index> shape) {
   for (Index extent : shape)
     if (axis >= view.rank || view.extents[axis++] != extent) return false;
   return axis == view.rank;
-}
-
-bool is_zero_or_normal(double value, DType dtype) {
-  // Compared as integers, which have the order of positive numbers: the state of a call (floating_point_state.hpp) takes
-  // a subnormal number for 0.
-  const double smallest = dtype == DType::f64 ? DBL_MIN : double(FLT_MIN);
-  std::uint64_t bits = 0, least = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  std::memcpy(&least, &smallest, sizeof least);
-  bits &= ~(std::uint64_t{1} << 63);
-  return bits == 0 || bits >= least;
 }
 
 const char* zero_or_normal(DType dtype) {
