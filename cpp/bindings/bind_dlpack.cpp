@@ -214,7 +214,8 @@ struct DLPackArray {
 }  // namespace
 
 void bind_dlpack(py::module_& m) {
-  m.def("from_dlpack", &from_dlpack, "(capsule, tensor) -> array over the same memory");
+  m.def("from_dlpack", &from_dlpack, py::arg("capsule"), py::arg("tensor") = py::none(),
+        "(capsule, tensor or None) -> array over the same memory");
   m.def("array_of_tensor", &array_of_tensor, "(exchange, tensor) -> array over the same memory, or None");
   m.def("tensor_of_array", &tensor_of_array, "(exchange, array) -> tensor over the same memory, or None");
   py::class_<DLPackArray>(m, "DLPackArray")

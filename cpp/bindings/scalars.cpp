@@ -53,9 +53,9 @@ int positive(const char* function, const char* argument, py::handle object, int 
   return static_cast<int>(std::min<std::int64_t>(value, INT_MAX));
 }
 
-ThreadsArgument::ThreadsArgument(const char* function, py::handle given)
-    : count_(positive(function, "num_threads", given, 0)) {
-  if (given.is_none() || PyLong_CheckExact(given.ptr())) return;
+void ThreadsArgument::read(const char* function, py::handle given) {
+  count_ = positive(function, "num_threads", given, 0);
+  if (PyLong_CheckExact(given.ptr())) return;
   const py::object isa = py::getattr(given, "isa", py::none());
   if (!isa.is_none()) scope_.emplace(static_cast<int>(integer(function, "num_threads.isa", isa)));
 }
@@ -77,8 +77,6 @@ double finite_real(const char* function, const char* argument, py::handle object
     }
   }
   if (!std::isfinite(value)) throw py::value_error(describe(function, argument, "finite", object));
-  if (std::fpclassify(value) == FP_SUBNORMAL)
-    throw py::value_error(describe(function, argument, "0, or at least 2.3e-308 in magnitude", object));
   return value;
 }
 

@@ -20,18 +20,22 @@ int positive(const char* function, const char* argument, py::handle object, int 
 /// has an attribute `isa`, the index of the instruction set of all calls of this thread while this object lives.
 class ThreadsArgument {
  public:
-  ThreadsArgument(const char* function, py::handle given);
+  ThreadsArgument(const char* function, py::handle given) {
+    if (!given.is_none()) read(function, given);
+  }
   operator int() const { return count_; }
 
  private:
-  int count_;
+  void read(const char* function, py::handle given);
+
+  int count_ = 0;
   std::optional<IsaScope> scope_;
 };
-/// A finite real number, and no subnormal one, which products take for 0. `rule` is the text of a type error.
+/// A finite real number. `rule` is the text of a type error.
 double finite_real(const char* function, const char* argument, py::handle object, const char* rule = "a real number");
 /// The same, or `if_none` for None.
 double real(const char* function, const char* argument, py::handle object, double if_none);
-/// The same above 0, or `if_none` for None.
+/// A finite real number above 0, or `if_none` for None.
 double positive_real(const char* function, const char* argument, py::handle object, double if_none);
 /// A bool or numpy.bool.
 bool boolean(const char* function, const char* argument, py::handle object);

@@ -144,7 +144,11 @@ CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         r"scaled_dot_product_attention: scale must be 0, or at least 2\.3e-308",
     ),
-    (lambda: mha.LayerNorm(4, eps=1e-310), ValueError, r"LayerNorm: eps must be 0, or at least 2\.3e-308"),
+    (
+        lambda: mha.LayerNorm(4, eps=1e-310, dtype="float64"),
+        ValueError,
+        r"LayerNorm: eps must be 0, or at least 2\.3e-308",
+    ),
     (lambda: mha.LayerNorm(4, eps=1e-39), ValueError, r"LayerNorm: eps must be 0, or at least 1\.2e-38"),
     (lambda: mha.RMSNorm(4, eps=1e-39, dtype="bfloat16"), ValueError, r"RMSNorm: eps must be 0, or at least 1\.2e-38"),
     (lambda: mha.Encoder(1, 8, 2, 3, eps=1e-45), ValueError, r"Encoder: eps must be 0, or at least 1\.2e-38"),
@@ -158,7 +162,11 @@ CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         r"RotaryEmbedding\.from_base: base must be larger, so that all angles are finite",
     ),
-    (lambda: _generate(temperature=5e-324), ValueError, r"generate: temperature must be 0, or at least 2\.3e-308"),
+    (
+        lambda: _generate(repetition_penalty=1e-39),
+        ValueError,
+        r"generate: repetition_penalty must be at least 1\.2e-38",
+    ),
     (lambda: mha.KVCache.over(MEMORY[None], MEMORY[None]), ValueError, r"KVCache\.over: values must not overlap keys"),
     (
         lambda: mha.KVCache(1, 1, 2**50, 4),
