@@ -90,15 +90,29 @@ void ArrayArguments::type_error(int i, const std::string& rule) const {
   throw py::type_error(message);
 }
 
-void ArrayArguments::shape_error(int i, const std::string& rule) const {
-  std::string message = std::string(function_) + ": " + arguments_[i].name + " " + rule + "; got ";
+std::string ArrayArguments::with_shapes(const std::string& rule) const {
+  std::string message = std::string(function_) + ": " + rule + "; got ";
   const char* separator = "";
   for (int each = 0; each < count_; ++each) {
     if (!given(each) || !is_array(arguments_[each].array)) continue;
     message += separator + std::string(arguments_[each].name) + " " + shape_of(arguments_[each].array);
     separator = ", ";
   }
-  throw py::value_error(message);
+  return message;
+}
+
+void ArrayArguments::shape_error(int i, const std::string& rule) const {
+  throw py::value_error(with_shapes(arguments_[i].name + (" " + rule)));
+}
+
+NewArray ArrayArguments::new_array(DType dtype, int rank, const Index* extents) const {
+  try {
+    return bindings::new_array(dtype, rank, extents);
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_MemoryError)) throw;
+  }
+  PyErr_SetString(PyExc_MemoryError, with_shapes("could not allocate an array for the result").c_str());
+  throw py::error_already_set();
 }
 
 // The dtype of an argument that must be an array of floating-point numbers.
@@ -139,6 +153,7 @@ TensorView ArrayArguments::view(int i, Accept accept, int min_rank, int max_rank
     const std::string span = min_rank == max_rank ? "" : std::to_string(min_rank) + " to ";
     shape_error(i, "must have " + span + std::to_string(max_rank) + (max_rank == 1 ? " axis" : " axes"));
   }
+  if (fields.base != nullptr) check_owner(i);
   view.data = fields.data;
   view.rank = fields.nd;
   const Index item = size_of(view.dtype);
@@ -208,6 +223,15 @@ void ArrayArguments::check_integers(int i) const {
   const int number = is_array(array) ? dtype_fields_of(array).type_num : -1;
   if (number < npy_api::NPY_BYTE_ || number > npy_api::NPY_ULONGLONG_) type_error(i, "must be an integer array");
   if (!is_native(array)) type_error(i, "must be in native byte order");
+  if (fields_of(array).base != nullptr) check_owner(i);
+}
+
+void ArrayArguments::check_owner(int i) const {
+  const py::handle array = arguments_[i].array;
+  py::handle owner = fields_of(array).base;
+  while (owner && is_array(owner)) owner = fields_of(owner).base;
+  if (owner && !PyCapsule_CheckExact(owner.ptr()) && !is_in_storage(array, owner))
+    type_error(i, "must lie in the storage of its tensor, which was shrunk");
 }
 
 Index ArrayArguments::count_integers(int i) const {
@@ -276,6 +300,29 @@ std::vector<std::int64_t> ArrayArguments::copied_integers(int i) const {
   return values;
 }
 
+bool is_in_storage(py::handle array, py::handle owner) {
+  static PyObject* const untyped_storage = PyUnicode_InternFromString("untyped_storage");
+  static PyObject* const data_ptr = PyUnicode_InternFromString("data_ptr");
+  const auto storage = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(owner.ptr(), untyped_storage));
+  if (!storage) {  // not a tensor of torch
+    PyErr_Clear();
+    return true;
+  }
+  const Py_ssize_t bytes = PyObject_Size(storage.ptr());
+  const auto address = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(storage.ptr(), data_ptr));
+  if (bytes < 0 || !address) throw py::error_already_set();
+  const py::detail::PyArray_Proxy& fields = fields_of(array);
+  auto first = reinterpret_cast<std::uintptr_t>(fields.data);
+  std::uintptr_t end = first + static_cast<std::uintptr_t>(py::reinterpret_borrow<py::array>(array).itemsize());
+  for (int axis = 0; axis < fields.nd; ++axis) {
+    if (fields.dimensions[axis] == 0) return true;
+    const Index span = (fields.dimensions[axis] - 1) * fields.strides[axis];
+    (span < 0 ? first : end) += static_cast<std::uintptr_t>(span);
+  }
+  const auto begin = address.cast<std::uintptr_t>();
+  return begin <= first && end <= begin + static_cast<std::uintptr_t>(bytes);
+}
+
 bool is_array(py::handle object) { return npy_api::get().PyArray_Check_(object.ptr()); }
 
 NewArray new_array(DType dtype, int rank, const Index* extents) {
@@ -299,7 +346,7 @@ NewArray output_or_new(const ArrayArguments& arrays, int i, py::handle out, int 
   Index extents[kMaxRank];
   for (int axis = 0; axis < view.rank; ++axis) extents[axis] = view.extents[axis];
   extents[view.rank - 1] = last_extent;
-  return new_array(view.dtype, view.rank, extents);
+  return arrays.new_array(view.dtype, view.rank, extents);
 }
 
 NewIntegers new_integers(int rank, const Index* extents) {

@@ -24,6 +24,12 @@ struct Argument {
   py::handle array;
 };
 
+/// A new dense array whose elements are not set, and a view of it to write them.
+struct NewArray {
+  py::object array;
+  MutableTensorView view;
+};
+
 /// The array arguments of one call. They are kept together because an error message about one of them shows them all.
 /// They share one dtype, the call's: the dtype of the first array, or of the layer or cache that the call belongs
 /// to. Methods take the position of an argument in the list, and throw py::type_error or py::value_error.
@@ -45,6 +51,9 @@ class ArrayArguments {
         same_dtype_as_(owner) {}
 
   bool given(int i) const { return !arguments_[i].array.is_none(); }
+
+  /// A new array for a result of the call. A MemoryError shows the shapes of the arguments.
+  NewArray new_array(DType dtype, int rank, const Index* extents) const;
 
   /// An array of the call's dtype with min_rank to max_rank axes.
   TensorView tensor(int i, int min_rank, int max_rank) const;
@@ -80,8 +89,12 @@ class ArrayArguments {
   TensorView view(int i, Accept accept, int min_rank, int max_rank) const;
   MutableTensorView writable(int i, const TensorView& view) const;
   void check_integers(int i) const;
+  /// The memory of an array that does not own it is there, if it belongs to a tensor.
+  void check_owner(int i) const;
   std::vector<std::int64_t> copied_integers(int i) const;  // of an array of one or two axes
   DType dtype_of(int i) const;
+  /// "function: rule; got", and the shapes of all arrays.
+  std::string with_shapes(const std::string& rule) const;
   [[noreturn]] void type_error(int i, const std::string& rule) const;
   [[noreturn]] void shape_error(int i, const std::string& rule) const;
 
@@ -95,11 +108,10 @@ class ArrayArguments {
 /// Whether the object is a NumPy array.
 bool is_array(py::handle object);
 
-/// A new dense array whose elements are not set, and a view of it to write them.
-struct NewArray {
-  py::object array;
-  MutableTensorView view;
-};
+/// Whether the elements of an array over the memory of `owner` lie in the storage of `owner`, if that is a tensor of
+/// torch: torch lets a program shrink a storage, and its tensors keep their shapes. True for other owners.
+bool is_in_storage(py::handle array, py::handle owner);
+
 NewArray new_array(DType dtype, int rank, const Index* extents);
 
 /// `out`, which is argument `i` and has least_rank to most_rank axes. If it was not given, a new array with the shape

@@ -75,7 +75,7 @@ py::object attend_over(SharedCache& shared, py::handle query, py::handle value, 
 
   const CacheUse use(shared, CacheUse::reads);
   const NewArray result = output_or_new(arrays, 1, out, 2, kMaxRank, q, shared.cache.config().value_head_dim);
-  const NewArray lse = with_lse ? new_array(accumulator_of(q.dtype), q.rank - 1, q.extents) : NewArray{};
+  const NewArray lse = with_lse ? arrays.new_array(accumulator_of(q.dtype), q.rank - 1, q.extents) : NewArray{};
   warn_if_forked();
   without_gil([&] { scaled_dot_product_attention(q, std::as_const(shared.cache), result.view, lse.view, options); });
   if (!with_lse) return result.array;
@@ -96,7 +96,7 @@ py::object attend(py::handle query, py::handle key, py::handle value, const py::
   const bool with_lse = boolean(function, "return_lse", return_lse);
 
   const NewArray result = output_or_new(arrays, 3, out, 2, kMaxRank, q, v.extents[v.rank - 1]);
-  const NewArray lse = with_lse ? new_array(accumulator_of(q.dtype), q.rank - 1, q.extents) : NewArray{};
+  const NewArray lse = with_lse ? arrays.new_array(accumulator_of(q.dtype), q.rank - 1, q.extents) : NewArray{};
   warn_if_forked();
   without_gil([&] { scaled_dot_product_attention(q, k, v, result.view, lse.view, options); });
   if (!with_lse) return result.array;
@@ -123,7 +123,7 @@ py::object attend_varlen(py::handle query, py::handle key, py::handle value, py:
   const bool with_lse = boolean(function, "return_lse", return_lse);
 
   const NewArray result = output_or_new(arrays, 5, out, 2, kMaxRank, q, v.extents[2]);
-  const NewArray lse = with_lse ? new_array(accumulator_of(q.dtype), 2, q.extents) : NewArray{};
+  const NewArray lse = with_lse ? arrays.new_array(accumulator_of(q.dtype), 2, q.extents) : NewArray{};
   warn_if_forked();
   without_gil([&] { scaled_dot_product_attention_varlen(q, k, v, batch, result.view, lse.view, options); });
   if (!with_lse) return result.array;
@@ -167,14 +167,15 @@ py::object weigh(py::handle query, py::handle key, const py::dict& given_options
 
 // The statistics of a call of `observe(results)` for queries q and `keys` keys.
 template <class Observe>
-py::object new_statistics(const TensorView& q, Index keys, const Observe& observe) {
+py::object new_statistics(const ArrayArguments& arrays, const TensorView& q, Index keys, const Observe& observe) {
   const int rank = q.rank - 1;
   const DType dtype = accumulator_of(q.dtype);
   Index key_extents[kMaxRank];
   for (int axis = 0; axis < rank; ++axis) key_extents[axis] = axis + 1 < rank ? q.extents[axis] : keys;
-  const NewArray entropy = new_array(dtype, rank, q.extents), max_weight = new_array(dtype, rank, q.extents),
-                 mean_distance = new_array(dtype, rank, q.extents),
-                 received_weight = new_array(dtype, rank, key_extents);
+  const NewArray entropy = arrays.new_array(dtype, rank, q.extents),
+                 max_weight = arrays.new_array(dtype, rank, q.extents),
+                 mean_distance = arrays.new_array(dtype, rank, q.extents),
+                 received_weight = arrays.new_array(dtype, rank, key_extents);
   const NewIntegers max_key = new_integers(rank, q.extents);
   warn_if_forked();
   without_gil(
@@ -191,7 +192,7 @@ py::object observe(py::handle query, py::handle key, const py::dict& given_optio
     const TensorView q = arrays.tensor(0, 2, kMaxRank);
     const OptionsOverCache options(given, arrays, 1, num_threads, batch_size_of(q));
     const CacheUse use(*shared, CacheUse::reads);
-    return new_statistics(q, shared->cache.longest(), [&](const AttentionStatistics& results) {
+    return new_statistics(arrays, q, shared->cache.longest(), [&](const AttentionStatistics& results) {
       attention_statistics(q, std::as_const(shared->cache), results, options);
     });
   }
@@ -199,7 +200,7 @@ py::object observe(py::handle query, py::handle key, const py::dict& given_optio
   const ArrayArguments arrays(function, list);
   const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
   const ScoreOptions options(given, arrays, 2, num_threads, batch_size_of(q));
-  return new_statistics(q, k.extents[k.rank - 2],
+  return new_statistics(arrays, q, k.extents[k.rank - 2],
                         [&](const AttentionStatistics& results) { attention_statistics(q, k, results, options); });
 }
 

@@ -10,6 +10,7 @@
 
 #include <mha/tensor_view.hpp>
 
+#include "array_view.hpp"
 #include "bindings.hpp"
 #include "dlpack.hpp"
 #include "numpy_dtypes.hpp"
@@ -63,10 +64,10 @@ void check_memory(const Tensor& tensor) {
     throw py::type_error("it has no memory, as a fake tensor or one whose storage was freed");
 }
 
-// An array over the tensor of a capsule. The capsule counts as used from then on. The array calls the deleter of the
-// tensor when it is destroyed.
+// An array over the memory of `source`, whose capsule this is. The capsule counts as used from then on. The array calls
+// the deleter of the capsule's tensor when it is destroyed.
 template <class Managed>
-py::object import_tensor(py::handle capsule) {
+py::object import_tensor(py::handle capsule, py::handle source) {
   auto* const managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), Managed::kName));
   if (!managed) throw py::error_already_set();
   int flags = npy_api::NPY_ARRAY_ALIGNED_;
@@ -104,13 +105,14 @@ py::object import_tensor(py::handle capsule) {
       numpy.PyArray_Type_, dtype.release().ptr(), tensor.rank, extents.data(), strides.data(), data, flags, nullptr));
   if (!array) throw py::error_already_set();
   if (numpy.PyArray_SetBaseObject_(array.ptr(), owner.release().ptr()) < 0) throw py::error_already_set();
+  if (!is_in_storage(array, source)) throw py::type_error("its storage was shrunk, and ends before its elements do");
   return array;
 }
 
-py::object from_dlpack(py::handle capsule) {
+py::object from_dlpack(py::handle capsule, py::handle source) {
   if (PyCapsule_IsValid(capsule.ptr(), ManagedTensorVersioned::kName))
-    return import_tensor<ManagedTensorVersioned>(capsule);
-  return import_tensor<ManagedTensor>(capsule);
+    return import_tensor<ManagedTensorVersioned>(capsule, source);
+  return import_tensor<ManagedTensor>(capsule, source);
 }
 
 // The owner of an array that another library has as a tensor.
@@ -185,7 +187,7 @@ py::object array_of_tensor(py::handle exchange, py::handle tensor) {
   const py::object capsule = capsule_of(managed);
   // Of complex numbers a library may have the conjugates in mind, which only its __dlpack__ says.
   if (managed->tensor.dtype.code == kComplex) throw py::type_error("its elements are complex");
-  return import_tensor<ManagedTensorVersioned>(capsule);
+  return import_tensor<ManagedTensorVersioned>(capsule, tensor);
 }
 
 py::object tensor_of_array(py::handle exchange, const py::array& array) {
@@ -212,7 +214,8 @@ struct DLPackArray {
 }  // namespace
 
 void bind_dlpack(py::module_& m) {
-  m.def("from_dlpack", &from_dlpack, "(capsule) -> array over the same memory");
+  m.def("from_dlpack", &from_dlpack, py::arg("capsule"), py::arg("tensor") = py::none(),
+        "(capsule, tensor or None) -> array over the same memory");
   m.def("array_of_tensor", &array_of_tensor, "(exchange, tensor) -> array over the same memory, or None");
   m.def("tensor_of_array", &tensor_of_array, "(exchange, array) -> tensor over the same memory, or None");
   py::class_<DLPackArray>(m, "DLPackArray")

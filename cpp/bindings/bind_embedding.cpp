@@ -21,10 +21,10 @@ py::object embed_tokens(py::handle tokens, py::handle places, py::handle cu_seql
   const ArrayArguments arrays(function, list);
   const EmbeddingTables tables = {arrays.tensor(0, 2, 2), arrays.tensor(1, 2, 2), arrays.optional_tensor(2, 1, 1),
                                   arrays.optional_tensor(3, 1, 1), real(function, "norm_eps", norm_eps, 0)};
-  const int threads = positive(function, "num_threads", num_threads, 0);
+  const ThreadsArgument threads(function, num_threads);
   const Index extents[] = {arrays.count_integers(5), tables.words.extents[1]};
   const NewArray result = arrays.given(4) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.output(4, 2, 2)}
-                                          : new_array(tables.words.dtype, 2, extents);
+                                          : arrays.new_array(tables.words.dtype, 2, extents);
   if (result.view.extents[0] != extents[0])
     throw py::value_error("embed_tokens: out must have a row for each token, " + std::to_string(extents[0]) + "; got " +
                           std::to_string(result.view.extents[0]));
@@ -47,11 +47,11 @@ py::object mean_pool(py::handle x, py::handle cu_seqlens, py::handle normalize, 
   const TensorView rows = arrays.tensor(0, 2, 2);
   const std::vector<std::int64_t> offsets = arrays.offsets(1);
   const bool scales = boolean(function, "normalize", normalize);
-  const int threads = positive(function, "num_threads", num_threads, 0);
+  const ThreadsArgument threads(function, num_threads);
   const Index batch_size = static_cast<Index>(offsets.size()) - 1;
   const Index extents[] = {batch_size, rows.extents[1]};
   const NewArray result = arrays.given(2) ? NewArray{py::reinterpret_borrow<py::object>(out), arrays.score_output(2, 2)}
-                                          : new_array(accumulator_of(rows.dtype), 2, extents);
+                                          : arrays.new_array(accumulator_of(rows.dtype), 2, extents);
   warn_if_forked();
   without_gil([&] { mean_pool(rows, offsets.data(), batch_size, scales, result.view, threads); });
   return result.array;

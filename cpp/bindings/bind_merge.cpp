@@ -32,7 +32,7 @@ py::object merge(const py::list& given_outs, const py::list& given_lses, py::han
   if (!outs.empty() && lses.size() != outs.size())
     throw py::value_error(std::string(kFunction) + ": lses must have as many shards as outs, " +
                           std::to_string(outs.size()) + "; got " + std::to_string(lses.size()));
-  const int threads = positive(kFunction, "num_threads", num_threads, 0);
+  const ThreadsArgument threads(kFunction, num_threads);
 
   // Where outs[0] or lses[0] breaks a rule, the library says so of whatever is made from it.
   const TensorView first = outs.empty() ? TensorView{} : outs[0], scores = lses.empty() ? TensorView{} : lses[0];

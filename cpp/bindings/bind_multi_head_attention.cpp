@@ -69,7 +69,7 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
     // [B, H, Tq, Tk + added], without B if query has none.
     const Index keys = cache ? keys_after(*cache, q, k ? k.extents[k.rank - 2] : 0, counts) : k.extents[k.rank - 2];
     const Index extents[kMaxRank] = {q.extents[0], config.num_heads, q.extents[q.rank - 2], keys + config.added_keys()};
-    weights = new_array(q.dtype, q.rank + 1, q.rank == 3 ? extents : extents + 1);
+    weights = arrays.new_array(q.dtype, q.rank + 1, q.rank == 3 ? extents : extents + 1);
   }
   warn_if_forked();
   without_gil([&] {
@@ -124,7 +124,7 @@ void append_to(const Layer& layer, SharedCache& shared, py::handle key, py::hand
   const TensorView k = arrays.tensor(0, 2, 3);
   const TensorView v = arrays.tensor(1, 2, 3);
   const NewLengths counts(arrays, 2, k);
-  const int threads = positive(function, "num_threads", num_threads, 0);
+  const ThreadsArgument threads(function, num_threads);
   warn_if_forked();
   const CacheUse use(shared, CacheUse::changes);
   without_gil([&] { layer.attention.append_to(shared.cache, k, v, counts.data(), threads); });

@@ -73,7 +73,7 @@ py::object forward_rows(const char* function, const RowLayer& layer, Index featu
   const Argument list[] = {{"x", x}, {"out", out}};
   const ArrayArguments arrays(function, list, layer.dtype());
   const TensorView rows = arrays.tensor(0, 1, kMaxRank);
-  const int threads = positive(function, "num_threads", num_threads, 0);
+  const ThreadsArgument threads(function, num_threads);
   const NewArray result = output_or_new(arrays, 1, out, 1, kMaxRank, rows, features);
   warn_if_forked();
   without_gil([&] { layer.forward(rows, result.view, threads); });
@@ -231,13 +231,14 @@ class OptionSets {
 
 // New arrays for the softmax weights of each layer.
 struct NewWeights {
-  NewWeights(const TransformerStack& stack, const TensorView& x, const CacheList& caches, const NewLengths& counts) {
+  NewWeights(const ArrayArguments& given, const TransformerStack& stack, const TensorView& x, const CacheList& caches,
+             const NewLengths& counts) {
     const Index length = x.extents[x.rank - 2];
     for (Index i = 0; i < stack.num_layers(); ++i) {
       const MultiHeadAttentionConfig& sizes = stack.layer(i).self_attention.config();
       const Index keys = caches ? keys_after(caches[static_cast<std::size_t>(i)], x, length, counts) : length;
       const Index extents[] = {x.extents[0], sizes.num_heads, length, keys + sizes.added_keys()};
-      const NewArray of_layer = new_array(x.dtype, x.rank + 1, x.rank == 3 ? extents : extents + 1);
+      const NewArray of_layer = given.new_array(x.dtype, x.rank + 1, x.rank == 3 ? extents : extents + 1);
       views.push_back(of_layer.view);
       arrays.append(of_layer.array);
     }
@@ -290,7 +291,7 @@ py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given
   if (arrays.given(5)) extras.sequences = sequences.data();
   const NewArray result = output_or_new(arrays, 4, out, 2, kMaxRank, rows, rows.extents[rows.rank - 1]);
   std::optional<NewWeights> weights;
-  if (with_weights) extras.weights = weights.emplace(layers, rows, caches, counts).views.data();
+  if (with_weights) extras.weights = weights.emplace(arrays, layers, rows, caches, counts).views.data();
   warn_if_forked();
   without_gil([&] {
     if (is_ragged)

@@ -53,6 +53,13 @@ int positive(const char* function, const char* argument, py::handle object, int 
   return static_cast<int>(std::min<std::int64_t>(value, INT_MAX));
 }
 
+void ThreadsArgument::read(const char* function, py::handle given) {
+  count_ = positive(function, "num_threads", given, 0);
+  if (PyLong_CheckExact(given.ptr())) return;
+  const py::object isa = py::getattr(given, "isa", py::none());
+  if (!isa.is_none()) scope_.emplace(static_cast<int>(integer(function, "num_threads.isa", isa)));
+}
+
 double finite_real(const char* function, const char* argument, py::handle object, const char* rule) {
   double value;
   if (PyFloat_CheckExact(object.ptr())) {

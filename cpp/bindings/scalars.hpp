@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include <pybind11/pybind11.h>
+#include <mha/runtime.hpp>
 
 namespace mha::bindings {
 
@@ -14,6 +16,21 @@ namespace py = pybind11;
 std::int64_t integer(const char* function, const char* argument, py::handle object, const char* rule = "an integer");
 /// An integer of at least 1, or `if_none` for None. A number that exceeds an int becomes the largest int.
 int positive(const char* function, const char* argument, py::handle object, int if_none);
+/// The argument num_threads of a call: None (0), an integer of at least 1, or a CallThreads of the package. A CallThreads
+/// has an attribute `isa`, the index of the instruction set of all calls of this thread while this object lives.
+class ThreadsArgument {
+ public:
+  ThreadsArgument(const char* function, py::handle given) {
+    if (!given.is_none()) read(function, given);
+  }
+  operator int() const { return count_; }
+
+ private:
+  void read(const char* function, py::handle given);
+
+  int count_ = 0;
+  std::optional<IsaScope> scope_;
+};
 /// A finite real number. `rule` is the text of a type error.
 double finite_real(const char* function, const char* argument, py::handle object, const char* rule = "a real number");
 /// The same, or `if_none` for None.

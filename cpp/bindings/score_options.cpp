@@ -150,7 +150,7 @@ ScoreOptions::ScoreOptions(const GivenOptions& given, const ArrayArguments& arra
   if (given.has(option::field)) field = read.reading(option::field);
 #include <mha/attention_options.def>
 #undef MHA_OPTION
-  num_threads = positive(given.function(), "num_threads", given_threads, num_threads);
+  num_threads = threads_.emplace(given.function(), given_threads);
 }
 
 }  // namespace mha::bindings

@@ -68,6 +68,7 @@ class ScoreOptions : public AttentionOptions {
 
  private:
   std::forward_list<std::vector<std::int64_t>> buffers_;
+  std::optional<ThreadsArgument> threads_;
 };
 
 }  // namespace mha::bindings

@@ -43,6 +43,7 @@ HANDLES = {
 OTHER_NAMES = {
     "ExecutorScope": ["mha_set_executor"],  # scopes nest; in C a thread has one executor or none
     "CancellationScope": ["mha_set_cancellation"],  # likewise
+    "IsaScope": ["mha_set_thread_isa"],  # likewise
     "scaled_dot_product_attention": ["mha_scaled_dot_product_attention", "mha_scaled_dot_product_attention_cached"],
     "attention_weights": ["mha_attention_weights", "mha_attention_weights_cached"],
     "attention_statistics": ["mha_attention_statistics", "mha_attention_statistics_cached"],

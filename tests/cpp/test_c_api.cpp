@@ -280,6 +280,13 @@ TEST(CApi, ErrorsAreStatusesWithASentence) {
   bad.dtype = 99;
   expect_failure(MHA_DTYPE_ERROR, attend(&bad, &c_x), {"mha_dtype", "got 99"});
   expect_failure(MHA_INVALID_ARGUMENT, mha_attention_weights(&c_x, &c_x, &c_out, nullptr, 4), {"mha_score_stage"});
+  for (double mha_attention_options::* const option :
+       {&mha_attention_options::scale, &mha_attention_options::softcap}) {
+    mha_attention_options subnormal = mha_default_options();
+    subnormal.*option = 1e-310;
+    expect_failure(MHA_INVALID_ARGUMENT, mha_attention_weights(&c_x, &c_x, &c_out, &subnormal, 0),
+                   {"at least 2.3e-308"});
+  }
   expect_failure(MHA_INVALID_ARGUMENT,
                  mha_scaled_dot_product_attention_varlen(&c_x, &c_x, &c_x, nullptr, &c_out, nullptr, nullptr),
                  {"batch"});
@@ -393,6 +400,15 @@ TEST(CApi, TheRuntime) {
   EXPECT_STREQ(mha_active_isa(), active_isa());
   EXPECT_OK(mha_set_isa(built_isa(0)));
   EXPECT_STREQ(active_isa(), built_isa(0));
+  EXPECT_OK(mha_set_isa(nullptr));
+  int last = num_built_isas() - 1;
+  while (!isa_supported(last)) --last;
+  EXPECT_OK(mha_set_thread_isa(0));
+  EXPECT_OK(mha_set_isa(built_isa(last)));
+  EXPECT_STREQ(mha_active_isa(), built_isa(0));
+  expect_failure(MHA_INVALID_ARGUMENT, mha_set_thread_isa(num_built_isas()), {"mha_set_thread_isa"});
+  EXPECT_OK(mha_set_thread_isa(-1));
+  EXPECT_STREQ(mha_active_isa(), built_isa(last));
   EXPECT_OK(mha_set_isa(nullptr));
   EXPECT_OK(mha_set_num_threads(3));
   EXPECT_EQ(mha_num_threads(), 3);

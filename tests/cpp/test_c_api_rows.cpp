@@ -189,6 +189,10 @@ TEST(CApiRows, WhatIsRefused) {
   mha_feed_forward* feed_forward = nullptr;
   const mha_tensor square = c_tensor(table), up = c_tensor(wide);
   expect_invalid(mha_norm_create(nullptr, nullptr, 0, &norm), {"LayerNorm", "weight"});
+  for (const double eps : {1e-310, 1e-45, -1.0}) {  // the kernels would take the first two for 0
+    expect_invalid(mha_norm_create(&c_weight, nullptr, eps, &norm), {"LayerNorm", "eps"});
+    expect_invalid(mha_rms_norm_create(&c_weight, eps, false, &norm), {"RMSNorm", "eps"});
+  }
   expect_invalid(mha_norm_create(&square, nullptr, 0, &norm), {"LayerNorm", "weight", "[24, 24]"});
   expect_invalid(mha_rms_norm_create(nullptr, 0, false, &norm), {"RMSNorm", "weight"});
   expect_invalid(mha_feed_forward_create(nullptr, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),

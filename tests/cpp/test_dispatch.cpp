@@ -86,6 +86,39 @@ TEST_F(Dispatch, TheReasonFollowsTheChoice) {
   EXPECT_EQ(active_isa(), isa);
 }
 
+TEST_F(Dispatch, AScopeCountsForItsThread) {
+  const std::string outside = active_isa();
+  int first = -1, last = -1;
+  for (int index = 0; index < num_built_isas(); ++index) {
+    if (!isa_supported(index)) {
+      EXPECT_THROW(IsaScope{index}, std::invalid_argument);
+      continue;
+    }
+    last = index;
+    if (first < 0) first = index;
+  }
+  EXPECT_THROW(IsaScope{-1}, std::invalid_argument);
+  {
+    const IsaScope outer(first);
+    EXPECT_STREQ(active_isa(), built_isa(first));
+    EXPECT_STREQ(active_kernels().isa, built_isa(first));
+    EXPECT_NE(std::string(active_isa_reason()).find("IsaScope"), std::string::npos);
+    {
+      const IsaScope inner(last);
+      EXPECT_STREQ(active_isa(), built_isa(last));
+    }
+    std::string elsewhere;
+    std::thread([&] {
+      set_isa(built_isa(last));
+      elsewhere = active_isa();
+    }).join();
+    EXPECT_EQ(elsewhere, built_isa(last));
+    EXPECT_STREQ(active_isa(), built_isa(first));
+  }
+  set_isa(nullptr);
+  EXPECT_EQ(active_isa(), outside);
+}
+
 TEST_F(Dispatch, TheDefaultIsTheLastThatIsSupportedAndPreferred) {
   const auto all = [](int) { return true; };
   const auto no_last = [](int index) { return index < 3; };

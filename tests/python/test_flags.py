@@ -110,7 +110,7 @@ def _annotations(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
     """Each argument and its annotation as it is written, those of a TypedDict behind ``**`` included."""
     for name, parameter in inspect.signature(function).parameters.items():
         if unpacked := re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation)):
-            options = function.__globals__[unpacked[1]].__annotations__
+            options = inspect.unwrap(function).__globals__[unpacked[1]].__annotations__
             yield from ((key, getattr(kind, "__forward_arg__", str(kind))) for key, kind in options.items())
         elif isinstance(parameter.default, bool):
             yield name, "bool"

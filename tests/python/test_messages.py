@@ -42,6 +42,10 @@ def _load(keys: Any) -> None:
     cache.load_state_dict(cache.state_dict() | {"keys": keys})
 
 
+def _attend(**options: Any) -> Any:
+    return mha.scaled_dot_product_attention(MEMORY, MEMORY, MEMORY, **options)
+
+
 def _unaligned() -> Any:
     layer = mha.LayerNorm(4)
     odd = np.zeros(17, np.uint8)[1:].view(F32)
@@ -49,6 +53,7 @@ def _unaligned() -> Any:
 
 
 WIDE = np.ones((1, 3, 9), F32)
+HUGE = np.broadcast_to(F32(1), (2**50, 1))
 CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: mha.sinusoidal_positions(2.5, 4), TypeError, r"sinusoidal_positions: length must be an integer; got 2\.5"),
     (
@@ -130,6 +135,77 @@ CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
         r"attention_weights: out .*out \[1, 3, 8\]",
     ),
     (
+        lambda: _attend(softcap=1e-310),
+        ValueError,
+        r"scaled_dot_product_attention: softcap must be 0, or at least 2\.3e-308",
+    ),
+    (
+        lambda: _attend(scale=-1e-310),
+        ValueError,
+        r"scaled_dot_product_attention: scale must be 0, or at least 2\.3e-308",
+    ),
+    (
+        lambda: mha.LayerNorm(4, eps=1e-310, dtype="float64"),
+        ValueError,
+        r"LayerNorm: eps must be 0, or at least 2\.3e-308",
+    ),
+    (lambda: mha.LayerNorm(4, eps=1e-39), ValueError, r"LayerNorm: eps must be 0, or at least 1\.2e-38"),
+    (lambda: mha.RMSNorm(4, eps=1e-39, dtype="bfloat16"), ValueError, r"RMSNorm: eps must be 0, or at least 1\.2e-38"),
+    (lambda: mha.Encoder(1, 8, 2, 3, eps=1e-45), ValueError, r"Encoder: eps must be 0, or at least 1\.2e-38"),
+    (
+        lambda: mha.MultiHeadAttention(8, 2, qk_norm="rms", qk_norm_eps=1e-45),
+        ValueError,
+        r"MultiHeadAttention: qk_norm_eps must be 0, or at least 1\.2e-38",
+    ),
+    (
+        lambda: mha.RotaryEmbedding.from_base(2048, 32, base=2.3e-308),
+        ValueError,
+        r"RotaryEmbedding\.from_base: base must be larger, so that all angles are finite",
+    ),
+    (
+        lambda: _generate(repetition_penalty=1e-39),
+        ValueError,
+        r"generate: repetition_penalty must be at least 1\.2e-38",
+    ),
+    (lambda: mha.KVCache.over(MEMORY[None], MEMORY[None]), ValueError, r"KVCache\.over: values must not overlap keys"),
+    (
+        lambda: mha.KVCache(1, 1, 2**50, 4),
+        MemoryError,
+        rf"KVCache: could not allocate memory for capacity {2**50}, head_dim 4, batch_size 1",
+    ),
+    (
+        lambda: mha.MultiHeadAttention(8, 2).new_cache(1, 2**50),
+        MemoryError,
+        rf"MultiHeadAttention\.new_cache: could not allocate memory for capacity {2**50}",
+    ),
+    (lambda: mha.LayerNorm(2**50), MemoryError, rf"LayerNorm: could not allocate memory for embed_dim {2**50}"),
+    (
+        lambda: mha.Encoder(1, 8, 2, feedforward_dim=2**50, layer_options=None),
+        MemoryError,
+        rf"Encoder: could not allocate memory for feedforward_dim {2**50}, embed_dim 8",
+    ),
+    (
+        lambda: mha.LayerNorm.from_weights(np.broadcast_to(F32(1), 2**50)),
+        MemoryError,
+        rf"LayerNorm\.from_weights: could not allocate memory for weight \({2**50},\)",
+    ),
+    (
+        lambda: mha.RotaryEmbedding.from_base(8, 2**50),
+        MemoryError,
+        rf"RotaryEmbedding\.from_base: could not allocate memory for max_positions {2**50}",
+    ),
+    (
+        lambda: mha.attention_weights(HUGE, HUGE),
+        MemoryError,
+        r"attention_weights: could not allocate an array for the result; got query \[1125899906842624, 1\], key ",
+    ),
+    (
+        lambda: mha.LayerNorm(1)(HUGE),
+        MemoryError,
+        r"LayerNorm: could not allocate an array for the result; got x \[1125899906842624, 1\]",
+    ),
+    (lambda: reference.visible_keys((1, 1, 2**50, 1)), MemoryError, r"reference\.visible_keys: .* shape"),
+    (
         lambda: mha.merge_attention(np.ones((0, 1, 2, 3, 4, 5)), np.ones((0, 1, 2, 3, 4))),
         ValueError,
         r"merge_attention: outs ",
@@ -188,6 +264,7 @@ def test_lists_end() -> None:
         ("inner_call: keys of key_mask", "outer: keys of key_mask"),
         ("not a name: key", "outer: not a name: memory"),
         ("no prefix", "outer: no prefix"),
+        ("outer: key", "outer: memory"),
     ],
 )
 def test_in_the_name_of(message: str, expected: str) -> None:

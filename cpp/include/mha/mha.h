@@ -59,6 +59,9 @@ MHA_API const char* mha_active_isa(void) MHA_NOEXCEPT;
 MHA_API const char* mha_active_isa_reason(void) MHA_NOEXCEPT;
 /* For the whole process; null or "" goes back to the environment and detection. */
 MHA_API mha_status mha_set_isa(const char* name) MHA_NOEXCEPT;
+/* mha_built_isa(index) for all later calls of this thread, also while another thread calls mha_set_isa(); -1: as that
+ * says. For several calls whose results must fit each other. */
+MHA_API mha_status mha_set_thread_isa(int index) MHA_NOEXCEPT;
 /* The instruction set of the latest call of this thread that computed; "" before the first. */
 MHA_API const char* mha_last_used_isa(void) MHA_NOEXCEPT;
 /* The default for num_threads = 0, for the whole process; setting 0 goes back to the environment and detection. */

@@ -2,11 +2,13 @@
 // forked children, workspace.cpp the scratch.
 #include "mha/runtime.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 #include <string>
 
 #include "platform/found_once.hpp"
+#include "platform/parallel.hpp"
 #include "platform/thread_count.hpp"
 
 namespace mha {
@@ -16,14 +18,18 @@ std::atomic<int> chosen_threads{0};  // by set_num_threads()
 
 const ThreadCount& default_threads() { return found_once<ThreadCount, default_thread_count>(); }
 
-}  // namespace
-
-int num_threads() {
+/// The number without a limit.
+int wanted_threads() {
   const int chosen = chosen_threads.load(std::memory_order_relaxed);
   return chosen > 0 ? chosen : default_threads().count;
 }
 
+}  // namespace
+
+int num_threads() { return std::min(wanted_threads(), thread_limit().count); }
+
 const char* num_threads_reason() {
+  if (const ThreadLimit limit = thread_limit(); limit.count < wanted_threads()) return limit.reason;
   return chosen_threads.load(std::memory_order_relaxed) > 0 ? "it was chosen by set_num_threads()"
                                                             : default_threads().reason.c_str();
 }

@@ -114,6 +114,7 @@ RaggedBatch batch_of(const mha_ragged_batch* batch) {
 
 namespace {
 
+thread_local std::optional<IsaScope> thread_isa;
 thread_local std::optional<ExecutorScope> chosen_executor;
 thread_local std::optional<CancellationScope> chosen_cancellation;
 
@@ -147,6 +148,17 @@ const char* mha_last_used_isa() noexcept { return last_used_isa(); }
 
 mha_status mha_set_isa(const char* name) noexcept {
   return guarded(__func__, [&] { set_isa(name); });
+}
+
+mha_status mha_set_thread_isa(int index) noexcept {
+  return guarded(__func__, [&] {
+    if (index < -1 || index >= num_built_isas())
+      throw Refusal{MHA_INVALID_ARGUMENT, "index must be from -1 to " + std::to_string(num_built_isas() - 1) +
+                                              "; got " + std::to_string(index)};
+    if (index != -1) IsaScope check(index);
+    thread_isa.reset();
+    if (index != -1) thread_isa.emplace(index);
+  });
 }
 
 int mha_num_threads() noexcept { return num_threads(); }

@@ -134,6 +134,10 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
           " in magnitude; got " + text_of(options.scale));
   if (!(options.softcap >= 0) || std::isinf(options.softcap))
     wrong("softcap must be a finite positive number, or 0 for none; got " + text_of(options.softcap));
+  const bool is_scale_good = is_zero_or_normal(options.scale, DType::f64);
+  if (!is_scale_good || !is_zero_or_normal(options.softcap, DType::f64))
+    wrong(std::string(is_scale_good ? "softcap" : names.scale) + " must be " + zero_or_normal(DType::f64) + "; got " +
+          text_of(is_scale_good ? options.softcap : options.scale));
   const auto check_scores = [&](const char* name, const TensorView& numbers, DType other, bool has_shape,
                                 const auto& expected_shape) {
     if (!numbers) return;

@@ -49,6 +49,9 @@ void validate_embed_tokens(const std::int64_t* tokens, const std::int64_t* place
   if (!(tables.norm_eps >= 0 && std::isfinite(tables.norm_eps)))
     throw std::invalid_argument(std::string(function) + ": norm_eps must be at least 0, and finite; got " +
                                 text_of(tables.norm_eps));
+  if (const DType sums = accumulator_of(out.dtype); !is_zero_or_normal(tables.norm_eps, sums))
+    throw std::invalid_argument(std::string(function) + ": norm_eps must be " + zero_or_normal(sums) + "; got " +
+                                text_of(tables.norm_eps));
   check_texts(function, cu_seqlens, batch_size, "out", out.extents[0]);
   if (tokens == nullptr && out.extents[0] > 0) fail(function, "tokens must be given, not be a null pointer", views);
   const Index rows = positions.extents[0];

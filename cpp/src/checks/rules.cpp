@@ -17,6 +17,10 @@ bool has_shape(const TensorView& view, std::initializer_list<Index> shape) {
   return axis == view.rank;
 }
 
+const char* zero_or_normal(DType dtype) {
+  return dtype == DType::f64 ? "0, or at least 2.3e-308 in magnitude" : "0, or at least 1.2e-38 in magnitude";
+}
+
 void check_tensor(const char* function, const char* name, const TensorView& view) {
   if (view.rank == 0) return;  // not given
   const auto check = [&](bool holds, const char* rule) {

@@ -2,6 +2,8 @@
 // and the given value.
 #pragma once
 
+#include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <string>
 #include <utility>
@@ -18,6 +20,20 @@ using Named = std::initializer_list<std::pair<const char*, TensorView>>;
 [[noreturn]] void fail(const char* function, const std::string& rule, Named views);
 
 bool has_shape(const TensorView& view, std::initializer_list<Index> shape);
+
+/// `value` is 0, or no nearer to 0 than the smallest normal number of `dtype`, f32 or f64. Products take smaller numbers
+/// for 0: a norm would divide by it, and an option would not count.
+inline bool is_zero_or_normal(double value, DType dtype) {
+  // Compared as integers, which have the order of positive numbers: the state of a call (floating_point_state.hpp) takes
+  // a subnormal number for 0.
+  constexpr std::uint64_t kLeastDouble = std::uint64_t{1} << 52, kLeastFloat = std::uint64_t{1023 - 126} << 52;
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  bits <<= 1;  // without the sign
+  return bits == 0 || bits >= 2 * (dtype == DType::f64 ? kLeastDouble : kLeastFloat);
+}
+/// The rule of is_zero_or_normal() in words, after "must be".
+const char* zero_or_normal(DType dtype);
 
 /// `view` describes memory that can be there: no negative extent, no size or stride beyond the address space, no null
 /// pointer to elements. Every tensor passes this rule, on the way through the rules below where they are about it;

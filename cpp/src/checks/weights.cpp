@@ -197,6 +197,8 @@ void validate_norm(const char* f, const TensorView& weight, const TensorView& bi
   if (bias && !has_shape(bias, {weight.extents[0]})) fail(f, "bias must have the shape of weight", views);
   if (!(eps >= 0) || std::isinf(eps))
     throw std::invalid_argument(std::string(f) + ": eps must be a finite number of at least 0; got " + text_of(eps));
+  if (const DType sums = accumulator_of(weight.dtype); !is_zero_or_normal(eps, sums))
+    throw std::invalid_argument(std::string(f) + ": eps must be " + zero_or_normal(sums) + "; got " + text_of(eps));
 }
 
 void validate(const MultiHeadAttention& layer, const MultiHeadAttention::WeightOutputs& o) {

@@ -1,6 +1,7 @@
 #include "plan/make_plan.hpp"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 
 #include "mha/kv_cache.hpp"
@@ -108,10 +109,11 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
                                           : 1.0;
 
   plan.accumulator = accumulator_of(a.query.dtype);
-  // A cap beyond these bounds is larger or smaller than every score and acts like the bound. Within them its reciprocal
-  // is a normal number.
-  const double far_cap = plan.accumulator == DType::f64 ? 0x1p512 : 0x1p64;
-  plan.softcap = options.softcap == 0 ? 0 : std::clamp(options.softcap, 1 / far_cap, far_cap);
+  // A cap beyond these bounds is larger or smaller than every score and acts like the bound. Within them it is a normal
+  // number, and so is its reciprocal.
+  const bool is_f64 = plan.accumulator == DType::f64;
+  const double least_cap = is_f64 ? DBL_MIN : double(FLT_MIN), most_cap = is_f64 ? 0x1p512 : 0x1p64;
+  plan.softcap = options.softcap == 0 ? 0 : std::clamp(options.softcap, least_cap, most_cap);
   plan.alibi_slopes.data = static_cast<const std::byte*>(options.alibi_slopes.data);
   plan.alibi_slopes.batch = byte_stride(options.alibi_slopes, 0);
   plan.alibi_slopes.head = byte_stride(options.alibi_slopes, 1);

@@ -108,10 +108,17 @@ DefaultIsa find_default_isa() { return {}; }
 const DefaultIsa& default_isa() { return found_once<DefaultIsa, find_default_isa>(); }
 
 std::atomic<int> chosen_isa{kNone};  // by set_isa()
-thread_local const char* last_used = "";
 
-const Isa& current_isa() {
-  int index = chosen_isa.load(std::memory_order_relaxed);
+/// What a thread knows of its calls; together, since looking for it takes longer than reading it.
+struct ThreadIsas {
+  int of_scope = kNone;  // of the innermost IsaScope
+  const char* last_used = "";
+};
+thread_local ThreadIsas thread_isas;
+
+const Isa& current_isa(const ThreadIsas& thread = thread_isas) {
+  int index = thread.of_scope;
+  if (index == kNone) index = chosen_isa.load(std::memory_order_relaxed);
   if (index == kNone) {
     index = default_isa().index;
     if (index == kNone) throw std::invalid_argument(default_isa().explanation);
@@ -133,8 +140,9 @@ Reasons find_reasons() {
 }  // namespace
 
 const KernelTable& active_kernels() {
-  const Isa& isa = current_isa();
-  last_used = isa.name;
+  ThreadIsas& thread = thread_isas;
+  const Isa& isa = current_isa(thread);
+  thread.last_used = isa.name;
   return isa.table();
 }
 
@@ -200,6 +208,7 @@ const char* active_isa() { return current_isa().name; }
 
 const char* active_isa_reason() {
   current_isa();  // throws as any other call would
+  if (thread_isas.of_scope != kNone) return "it was chosen by an IsaScope of this thread";
   if (chosen_isa.load(std::memory_order_relaxed) != kNone) return "it was chosen by set_isa()";
   const std::string& requested = default_isa().explanation;
   return (requested.empty() ? found_once<std::string, explain_best>() : requested).c_str();
@@ -210,6 +219,15 @@ void set_isa(const char* name) {
   chosen_isa.store(is_default ? kNone : find_isa("set_isa: name", name), std::memory_order_relaxed);
 }
 
-const char* last_used_isa() { return last_used; }
+const char* last_used_isa() { return thread_isas.last_used; }
+
+IsaScope::IsaScope(int index) : outer_(thread_isas.of_scope) {
+  if (!isa_supported(index))
+    throw std::invalid_argument(std::string("IsaScope index: this machine does not run the instruction set '") +
+                                built_isa(index) + "'");
+  thread_isas.of_scope = index;
+}
+
+IsaScope::~IsaScope() { thread_isas.of_scope = outer_; }
 
 }  // namespace mha

@@ -1,4 +1,4 @@
-// Chooses the kernels of a call: by set_isa(), else by MHA_NATIVE_ISA, else the best that this machine runs.
+// Chooses the kernels of a call: by IsaScope or set_isa(), else by MHA_NATIVE_ISA, else the best that this machine runs.
 #pragma once
 
 #include <functional>

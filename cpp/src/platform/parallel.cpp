@@ -200,10 +200,27 @@ void run_phases(const Phase* phases, int count, int threads) {
 int threads_for(int requested, Index tasks, double work) {
   if (!can_run_parallel()) return 1;
   const double most = std::min(static_cast<double>(tasks), work / kWorkPerThread);
-  const int by_default = chosen_executor != nullptr ? chosen_executor->num_threads : num_threads();
-  int threads = requested > 0 ? requested : by_default;
-  if (chosen_executor == nullptr) threads = std::min(threads, kMostThreads);
-  return most < threads ? std::max(1, static_cast<int>(most)) : threads;
+  if (most < 2) return 1;  // a small call does not ask for more
+  const int threads = chosen_executor != nullptr ? (requested > 0 ? requested : chosen_executor->num_threads)
+                      : requested > 0            ? std::min(requested, thread_limit().count)
+                                                 : num_threads();
+  return most < threads ? static_cast<int>(most) : threads;
+}
+
+ThreadLimit thread_limit() {
+  if (in_forked_child()) return {1, "a forked process computes on one thread"};
+  if (!can_run_parallel())
+    return {1, "this thread is inside a parallel region, or the library was built without threads"};
+#ifdef _OPENMP
+  if (executor() == nullptr) {
+    if (omp_get_max_active_levels() < 1) return {1, "OMP_MAX_ACTIVE_LEVELS is 0"};
+    const int processors = omp_get_dynamic() ? omp_get_num_procs() : kMostThreads;
+    if (omp_get_thread_limit() < std::min(processors, kMostThreads))
+      return {omp_get_thread_limit(), "OMP_THREAD_LIMIT allows no more"};
+    if (processors < kMostThreads) return {processors, "OMP_DYNAMIC allows no more than there are processors"};
+  }
+#endif
+  return {kMostThreads, "no call uses more"};
 }
 
 int processors_of_openmp_places() {

@@ -27,6 +27,15 @@ void run_phases(const Phase* phases, int count, int threads);
 /// and no more than leave each thread enough of the `work`, in multiply-adds, to pay for waking it.
 int threads_for(int requested, Index tasks, double work);
 
+/// A number of threads that no call exceeds, and one clause of the reason, for the user.
+struct ThreadLimit {
+  int count;
+  const char* reason;
+};
+
+/// The limit of calls of this thread now, without an ExecutorScope.
+ThreadLimit thread_limit();
+
 /// On how many processors OpenMP's threads run if OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY bind them; 0 if
 /// nothing binds them, or if OpenMP does not compute. libgomp takes a copy of the process's affinity mask when it is
 /// loaded, and then binds the thread that loads it to one place. From there on the mask of that thread, and of all

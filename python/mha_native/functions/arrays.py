@@ -67,7 +67,7 @@ def to_numpy(function: str, name: str, tensor: Tensor) -> Any:
         device = int(tensor.__dlpack_device__()[0])
         if device in _HOST_DEVICES:
             _importer_of(tensor)
-            return _core.from_dlpack(_capsule_of(tensor))
+            return _core.from_dlpack(_capsule_of(tensor), tensor)
     except Exception as error:  # of any kind that the other library raises
         dtype = getattr(tensor, "dtype", "of unknown dtype")
         reason = str(error).partition("\n")[0][:_LONGEST_REASON]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .._core import KVCache as CoreCache
 from .arrays import Tensor, to_numpy
 from .instances import bare
+from .messages import in_the_name_of, names_sizes
 from .token_cache import TokenCache
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class KVCache(TokenCache):
     _core_type = CoreCache
     _size_names = ("batch_size", "num_kv_heads", "capacity", "head_dim", "value_head_dim")
 
+    @names_sizes
     def __init__(
         self,
         batch_size: int,
@@ -137,11 +139,12 @@ class KVCache(TokenCache):
                [1., 1., 1., 0., 0., 0., 0., 0.]], dtype=float32)
         """
         cache = bare(cls)
-        cache._core = CoreCache.over(
-            to_numpy("KVCache.over", "keys", keys),
-            to_numpy("KVCache.over", "values", values),
-            None if lengths is None else to_numpy("KVCache.over", "lengths", lengths),
-        )
+        with in_the_name_of("KVCache.over"):
+            cache._core = CoreCache.over(
+                to_numpy("KVCache.over", "keys", keys),
+                to_numpy("KVCache.over", "values", values),
+                None if lengths is None else to_numpy("KVCache.over", "lengths", lengths),
+            )
         return cache
 
     @property

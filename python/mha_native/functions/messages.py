@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import Any, TypeVar, cast
+
+Call = TypeVar("Call", bound=Callable[..., Any])
 
 # The most names in a list, and the most characters of all of them, of one name, and of a type. A message may have 500
 # characters: room for three lists.
@@ -44,6 +49,39 @@ def listed(names: Iterable[str]) -> str:
     return text
 
 
+def names_sizes(call: Call) -> Call:
+    """Make a MemoryError of a function or method name it, and its integers and arrays, the largest first."""
+    signature = inspect.signature(call)
+    owner = next(iter(signature.parameters))
+
+    @functools.wraps(call)
+    def named(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except MemoryError as error:
+            given = dict(signature.bind(*args, **kwargs).arguments)
+            name = call.__name__
+            if owner in ("self", "cls"):
+                of = given.pop(owner)
+                kind = of if isinstance(of, type) else type(of)
+                name = kind.__name__ if name == "__init__" else f"{kind.__name__}.{name}"
+            for each in signature.parameters.values():
+                if each.kind is inspect.Parameter.VAR_KEYWORD:
+                    given |= given.pop(each.name, {})
+            sizes = {key: _size_of(value) for key, value in given.items()}
+            largest = sorted((key for key, size in sizes.items() if size), key=lambda key: -sizes[key])
+            shapes = (f"{key} {getattr(given[key], 'shape', given[key])}" for key in largest)
+            raise MemoryError(f"{name}: could not allocate memory for {listed(shapes)}") from error
+
+    return cast(Call, named)
+
+
+def _size_of(value: Any) -> int:
+    """Return an integer, or the number of elements of an array; 0 for other objects."""
+    size = getattr(value, "size", value)
+    return size if isinstance(size, int) and not isinstance(size, bool) else 0
+
+
 class in_the_name_of:
     """Make errors of called functions name the caller and its arguments, in a ``with`` statement.
 
@@ -64,7 +102,7 @@ class in_the_name_of:
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         if type(error) in _ERRORS and error is not None and getattr(error, "errno", None) is None:
             rename_arguments(error, **self._arguments)
-            message = str(error)
+            message = str(error).removeprefix(f"{self._function}: ")
             begin = _FUNCTION.match(message)
             error.args = (f"{self._function}: {message[begin.end() if begin else 0 :]}",)
             if isinstance(error, ImportError):

@@ -8,6 +8,7 @@ import numpy as np
 
 from .._core import PagedKVCache as CoreCache
 from .arrays import Tensor, to_numpy
+from .messages import names_sizes
 from .token_cache import TokenCache
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class PagedKVCache(TokenCache):
     _core_type = CoreCache
     _size_names = ("num_pages", "page_size", "batch_size", "num_kv_heads", "head_dim", "value_head_dim")
 
+    @names_sizes
     def __init__(
         self,
         num_pages: int,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from .messages import names_sizes
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 
+@names_sizes
 def sinusoidal_positions(
     length: int, embed_dim: int, *, first_position: int = 0, dtype: DTypeLike = "float32"
 ) -> NDArray[Any]:

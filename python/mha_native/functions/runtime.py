@@ -8,7 +8,9 @@ from typing import Any, TextIO
 import numpy as np
 
 from .. import _core
+from ._choices import Choice, Choices
 from .messages import in_the_name_of, name_of_type, shown
+from .scalars import checked_integer
 
 __all__ = [
     "active_isa",
@@ -20,10 +22,6 @@ __all__ = [
     "use_isa",
     "use_threads",
 ]
-
-# The last choice in this process, which the end of a `with` block restores. None: the default.
-_chosen_isa: str | None = None
-_chosen_threads: int | None = None
 
 
 def available_isas() -> tuple[str, ...]:
@@ -77,7 +75,7 @@ def num_threads() -> int:
     """Return the largest number of threads of a call without ``num_threads``; a small call uses fewer.
 
     It comes from `set_num_threads` or `use_threads`, or from ``OMP_NUM_THREADS``, or from the affinity mask and the CPU
-    quota of the container.
+    quota of the container. It is at most ``OMP_THREAD_LIMIT``, and 1 in a forked process.
 
     Examples
     --------
@@ -88,13 +86,47 @@ def num_threads() -> int:
     return _core.num_threads()
 
 
-class use_isa:
+_isas: Choices[str] = Choices(_core.set_isa)
+_threads: Choices[int] = Choices(_core.set_num_threads)
+
+
+class _Use:
+    """A choice for the whole process, which a ``with`` statement ends."""
+
+    _choices: Choices[Any]
+
+    def __init__(self, value: Any) -> None:
+        with in_the_name_of(type(self).__name__):
+            self._made: Choice[Any] | None = self._choices.make(value, self)
+        self._value = value
+        self._entered: list[Choice[Any]] = []
+
+    def __enter__(self) -> None:
+        choice = self._choices.make(self._value, self) if self._made is None else self._made
+        self._made = None
+        self._entered.append(choice)
+        self._choices.enter(choice)
+
+    def __exit__(self, *exception: object) -> None:
+        self._choices.end(self._entered.pop())
+
+
+class use_isa(_Use):
     """Choose the instruction set of the whole process; in a ``with`` statement, until its end.
 
     Parameters
     ----------
     name : str or None
         One of `available_isas`. None restores the default: ``MHA_NATIVE_ISA`` of the environment, or the best one.
+
+    Notes
+    -----
+    If several threads or tasks choose, the newest choice that has not ended counts, for all of them. A choice made
+    inside a ``with`` block ends with the block. Blocks may overlap and end in any order; after the last one, the choice
+    from outside the blocks counts again.
+
+    A call computes with the instruction set that was chosen when it began. A call of a model, such as
+    `SentenceEncoder.encode`, keeps it for all its batches and tokens, and a `Batcher` for as long as it lives.
 
     Examples
     --------
@@ -104,27 +136,20 @@ class use_isa:
     'baseline'
     """
 
+    _choices = _isas
+
     def __init__(self, name: str | None) -> None:
-        global _chosen_isa
-        self._before = _chosen_isa
         if isinstance(name, str) and name and name not in _core.built_isas():
             available = ", ".join(available_isas())
             raise ValueError(f"use_isa: name: unknown instruction set {shown(name)}; available: {available}")
-        with in_the_name_of("use_isa"):
-            _core.set_isa(name)
-        _chosen_isa = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exception: object) -> None:
-        global _chosen_isa
-        _core.set_isa(self._before)
-        _chosen_isa = self._before
+        super().__init__(name)
 
 
 def set_num_threads(n: int | None) -> None:
     """Set the number of threads of calls without ``num_threads``, in the whole process.
+
+    Inside a ``with`` block of `use_threads`, the number counts until the end of the block. `use_threads` says which
+    number counts if several threads choose one.
 
     Parameters
     ----------
@@ -139,18 +164,21 @@ def set_num_threads(n: int | None) -> None:
     2
     >>> mha.set_num_threads(None)
     """
-    global _chosen_threads
-    _core.set_num_threads(n)
-    _chosen_threads = n
+    _threads.make(n)
 
 
-class use_threads:
+class use_threads(_Use):
     """Set the number of threads as `set_num_threads` does; in a ``with`` statement, until its end.
 
     Parameters
     ----------
     n : int or None
         As in `set_num_threads`.
+
+    Notes
+    -----
+    Numbers that several threads or tasks choose count as the instruction sets of `use_isa` do: the newest one that has
+    not ended, for all of them.
 
     Examples
     --------
@@ -160,16 +188,29 @@ class use_threads:
     1
     """
 
+    _choices = _threads
+
     def __init__(self, n: int | None) -> None:
-        self._before = _chosen_threads
-        with in_the_name_of("use_threads"):
-            set_num_threads(n)
+        super().__init__(n)
 
-    def __enter__(self) -> None:
-        pass
 
-    def __exit__(self, *exception: object) -> None:
-        set_num_threads(self._before)
+class CallThreads(int):
+    """The argument ``num_threads`` of all steps of one call, with the index of the instruction set for all of them."""
+
+    isa: int
+
+
+def threads_of_call(function: str, num_threads: int | None) -> int:
+    """Return the checked number of threads, or the default of now, with the instruction set of now.
+
+    A call of several steps passes it to each of them, so that their results fit each other. The core reads `isa`.
+    """
+    if isinstance(num_threads, CallThreads):  # of a call that this one is a step of
+        return num_threads
+    given = None if num_threads is None else checked_integer(function, "num_threads", num_threads, 1)
+    threads = CallThreads(_core.num_threads() if given is None else given)
+    threads.isa = _core.built_isas().index(_core.active_isa())
+    return threads
 
 
 def show_config(file: TextIO | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .. import _core
-from ..functions.messages import name_of_type, shown
+from ..functions.messages import in_the_name_of, name_of_type, shown
 from ..functions.scalars import checked_real
 from ._constructor_arguments import NORM_EPS, initial_weights
 from .rotary_embedding import RotaryEmbedding
@@ -56,9 +56,10 @@ class HeadSteps(NamedTuple):
         if self.qk_norm is None:
             return None
         weight = arrays[f"{name}.weight"]
-        if self.qk_norm == "layer":
-            return _core.LayerNorm(weight, arrays[f"{name}.bias"], self.qk_norm_eps)
-        return _core.RMSNorm(weight, self.qk_norm_eps, self.qk_norm == "rms_unit_offset")
+        with in_the_name_of("MultiHeadAttention", eps="qk_norm_eps"):
+            if self.qk_norm == "layer":
+                return _core.LayerNorm(weight, arrays[f"{name}.bias"], self.qk_norm_eps)
+            return _core.RMSNorm(weight, self.qk_norm_eps, self.qk_norm == "rms_unit_offset")
 
 
 def norms_state(norms: tuple[_core.Norm | None, ...]) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,7 @@ from .. import _core
 from ..functions.arrays import Tensor
 from ..functions.dtypes import WEIGHT_FORMATS, checked_dtype, packed_state, unpacked_state
 from ..functions.instances import bare
-from ..functions.messages import in_the_name_of
+from ..functions.messages import in_the_name_of, names_sizes
 from ._constructor_arguments import WeightDType
 from ._given_weights import given_weights
 from ._head_steps import HeadSteps, checked_steps, norms_state
@@ -79,6 +79,7 @@ class LayerState(Leaf):
         super().load_state_dict(state)
 
     @classmethod
+    @names_sizes
     def from_weights(
         cls,
         weights: Mapping[str, Tensor],

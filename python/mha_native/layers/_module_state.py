@@ -14,7 +14,7 @@ from .. import _core
 from ..functions.arrays import Tensor, to_numpy
 from ..functions.dtypes import WEIGHT_FORMATS, checked_dtype, packed_state
 from ..functions.instances import bare
-from ..functions.messages import in_the_name_of, listed, name_of_type, shown
+from ..functions.messages import in_the_name_of, listed, name_of_type, names_sizes, shown
 from ._constructor_arguments import WeightDType, checked_weight_dtype
 from ._snapshots import change, no_change
 
@@ -30,6 +30,11 @@ LinearWeights: TypeAlias = "tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any
 
 class ModuleState:
     """A layer with its own weights (`Leaf`), or a layer or stack with several such layers as parts."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if constructor := cls.__dict__.get("__init__"):
+            setattr(cls, "__init__", names_sizes(constructor))  # noqa: B010 - mypy refuses the assignment
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return copies of the weights, with the names and the layout of torch's module of the same name.

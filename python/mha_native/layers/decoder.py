@@ -9,6 +9,7 @@ import numpy as np
 
 from ..functions.arrays import Tensor, to_numpy
 from ..functions.messages import in_the_name_of, name_of_type
+from ..functions.runtime import threads_of_call
 from ..functions.token_cache import TokenCache
 from ._layer_call import DecoderOptions
 from ._module_state import snapshots
@@ -282,6 +283,7 @@ class Decoder(TransformerStack):
         """Project the memory for each layer, as `DecoderLayer.project_memory`. The result is for `memory_caches`."""
         name = f"{type(self).__name__}.project_memory"
         attentions = snapshots([layer.cross_attn for layer in self.layers])
+        num_threads = threads_of_call(name, num_threads)
         return [_projected(name, attention, memory, memory_lengths, num_threads) for attention in attentions]
 
     @property

@@ -9,7 +9,7 @@ from .. import _core
 from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype
 from ..functions.instances import bare
-from ..functions.messages import in_the_name_of
+from ..functions.messages import in_the_name_of, names_sizes
 from ._constructor_arguments import Biases, Seed, WeightDType, checked_biases, checked_size, checked_weight_dtype
 from ._given_weights import given_weights
 from ._row_layers import LayerOfMaps, LinearMap, initial_state
@@ -112,6 +112,7 @@ class FeedForward(LayerOfMaps):
         self._set_state(sizes, kind, checked_weight_dtype(name, weight_dtype, kind), state)
 
     @classmethod
+    @names_sizes
     def from_weights(
         cls,
         weights: Mapping[str, Tensor],

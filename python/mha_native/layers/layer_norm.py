@@ -11,6 +11,7 @@ from .. import _core
 from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype
 from ..functions.instances import bare
+from ..functions.messages import names_sizes
 from ._constructor_arguments import check_room, checked_size, initial_weights
 from .norm import Norm
 
@@ -63,6 +64,7 @@ class LayerNorm(Norm):
         self._set_state(eps, kind, {name: initial_weights(array, kind) for name, array in numbers.items()})
 
     @classmethod
+    @names_sizes
     def from_weights(
         cls, weight: Tensor, bias: Tensor | None = None, *, eps: float = 1e-5, dtype: DTypeLike | None = None
     ) -> Self:

@@ -11,6 +11,7 @@ from .. import _core
 from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype
 from ..functions.instances import bare
+from ..functions.messages import names_sizes
 from ._constructor_arguments import check_room, checked_size, initial_weights
 from .norm import Norm
 
@@ -65,6 +66,7 @@ class RMSNorm(Norm):
         self._set_state(eps, kind, {"weight": initial_weights(weight, kind)})
 
     @classmethod
+    @names_sizes
     def from_weights(
         cls, weight: Tensor, *, eps: float = 1e-6, unit_offset: bool = False, dtype: DTypeLike | None = None
     ) -> Self:

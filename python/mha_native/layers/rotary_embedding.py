@@ -10,7 +10,7 @@ import numpy as np
 from .. import _core
 from ..functions.arrays import Tensor, to_numpy
 from ..functions.dtypes import numpy_dtype
-from ..functions.messages import shown
+from ..functions.messages import names_sizes, shown
 from ..functions.scalars import checked_integer, checked_real
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class RotaryEmbedding:
         self._core = _core.RotaryEmbedding(to_numpy(name, "cos", cos), to_numpy(name, "sin", sin), interleaved)
 
     @classmethod
+    @names_sizes
     def from_base(
         cls,
         rotary_dim: int,
@@ -100,7 +101,10 @@ class RotaryEmbedding:
             raise ValueError(f"{name}: base must be more than 0; got {shown(number)}")
         if positions * pairs > sys.maxsize // np.dtype(np.float64).itemsize:
             raise MemoryError(f"{name}: could not allocate a table {[positions, pairs]}")
-        angles = np.arange(positions)[:, None] * number ** (-np.arange(pairs) / pairs)
+        with np.errstate(over="ignore"):
+            angles = np.arange(positions)[:, None] * number ** (-np.arange(pairs) / pairs)
+        if not np.isfinite(angles).all():
+            raise ValueError(f"{name}: base must be larger, so that all angles are finite; got {shown(number)}")
         return cls(np.cos(angles).astype(kind), np.sin(angles).astype(kind), interleaved=neighbours)
 
     @property

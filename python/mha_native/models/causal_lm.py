@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike
 from .. import _core
 from ..functions.deprecation import renamed, renamed_keyword
 from ..functions.messages import in_the_name_of
+from ..functions.runtime import threads_of_call
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, optional_size
 from .architecture.family import GENERATION
 from .architecture.model import Model
@@ -254,6 +255,7 @@ class CausalLM(PretrainedGenerator):
         """
         name = f"{type(self).__name__}.logits"
         is_one, given = self.generator.prompts(name, "texts", texts)
+        num_threads = threads_of_call(name, num_threads)
         found = [self._model.logits(rows, num_threads) for _, rows in self.generator.rows(name, given, num_threads)]
         return found[0] if is_one else found
 
@@ -273,6 +275,7 @@ class CausalLM(PretrainedGenerator):
         """
         name = f"{type(self).__name__}.score"
         is_one, given = self.generator.prompts(name, "texts", texts)
+        num_threads = threads_of_call(name, num_threads)
         found = [
             TextScore(tokens, self._model.log_likelihoods(rows[:-1], tokens[1:], num_threads))
             for tokens, rows in self.generator.rows(name, given, num_threads)

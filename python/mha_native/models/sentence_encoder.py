@@ -12,6 +12,7 @@ from .. import _core
 from ..functions.arrays import widened
 from ..functions.deprecation import renamed, renamed_keyword
 from ..functions.messages import in_the_name_of
+from ..functions.runtime import threads_of_call
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size, optional_size
 from .architecture.family import EMBEDDING
 from .architecture.model import Model
@@ -321,7 +322,7 @@ class SentenceEncoder(PretrainedModel):
             features = min(self._head.features, checked_size(name, "truncate_dim", truncate_dim))
         if normalize is not None:
             normalize = _core.boolean(name, "normalize", normalize)
-        return _Form(features, normalize, optional_size(name, "num_threads", num_threads))
+        return _Form(features, normalize, threads_of_call(name, num_threads))
 
     def _embeddings(
         self, what: str, sequences: Iterable[list[int]], prompt_tokens: int, form: _Form
@@ -356,7 +357,7 @@ class SentenceEncoder(PretrainedModel):
             Their vectors after the last layer.
         """
         name = f"{type(self).__name__}.encode_to_rows"
-        num_threads = optional_size(name, "num_threads", num_threads)
+        num_threads = threads_of_call(name, num_threads)
         before = self._settings.prompts.chosen(name, prompt_name, prompt)
         return self._rows_of_texts(name, checked_texts(name, texts), before, num_threads)
 
@@ -388,7 +389,7 @@ class SentenceEncoder(PretrainedModel):
         """
         name = f"{type(self).__name__}.attention_weights"
         check_text(f"{name}: text", text, 0)
-        num_threads = optional_size(name, "num_threads", num_threads)
+        num_threads = threads_of_call(name, num_threads)
         with in_the_name_of(type(self).__name__):
             ids, tokens = self._tokenizer.encode_words(text)
         weights = self._model.attention_weights(np.array(ids, np.int64), num_threads)

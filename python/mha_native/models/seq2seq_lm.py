@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..functions.deprecation import renamed_keyword
 from ..functions.messages import in_the_name_of
+from ..functions.runtime import threads_of_call
 from ..functions.scalars import checked_integer
-from ..layers._constructor_arguments import WeightDType, checked_dtypes, optional_size
+from ..layers._constructor_arguments import WeightDType, checked_dtypes
 from .architecture.family import TEXT_TO_TEXT
 from .architecture.model import Model
 from .architecture.open import open_model
@@ -192,7 +193,7 @@ class Seq2SeqLM(PretrainedGenerator):
         )
         for argument, tokens in (("text", source), ("target", read)):
             check_sequences(f"{name}: {argument}", [tokens], self.vocab_size, self.max_length)
-        num_threads = optional_size(name, "num_threads", num_threads)
+        num_threads = threads_of_call(name, num_threads)
         with in_the_name_of(name):
             memory = self._model.hidden_states(np.array(source), np.array([0, len(source)]), num_threads)
             return self._model.target_logits(memory, np.array(read), num_threads)
@@ -219,7 +220,7 @@ class Seq2SeqLM(PretrainedGenerator):
         if forced_first is not None:
             token = checked_integer(name, "forced_first_token", forced_first, 0, self.vocab_size - 1)
             special = special._replace(forced_first=token)
-        return rules, special, optional_size(name, "num_threads", num_threads)
+        return rules, special, threads_of_call(name, num_threads)
 
     def _found(
         self, sequences: list[list[int]], rules: BeamRules, special: SpecialTokens, num_threads: int | None

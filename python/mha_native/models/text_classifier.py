@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from ..functions.deprecation import renamed
 from ..functions.messages import shown
-from ..layers._constructor_arguments import checked_size, optional_size
+from ..functions.runtime import threads_of_call
+from ..layers._constructor_arguments import checked_size
 from .heads.classification import TEXTS
 from .heads.classifier import PretrainedClassifier
 from .heads.labels import FUNCTIONS, apply_function, best_labels
@@ -160,5 +161,5 @@ class TextClassifier(PretrainedClassifier):
             chosen = function
         else:
             raise ValueError(f"{name}: function_to_apply must be {' or '.join(FUNCTIONS)}; got {shown(function)}")
-        logits = self._classifier.logits(f"{name}: texts", texts, "", optional_size(name, "num_threads", num_threads))
+        logits = self._classifier.logits(f"{name}: texts", texts, "", threads_of_call(name, num_threads))
         return (apply_function(chosen, rows) for rows in logits)

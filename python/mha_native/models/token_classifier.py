@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 from .. import _core
 from ..functions.deprecation import renamed
 from ..functions.messages import listed, shown
-from ..layers._constructor_arguments import optional_size
+from ..functions.runtime import threads_of_call
 from .heads.classification import TOKENS
 from .heads.classifier import Classifier, PretrainedClassifier
 from .heads.entities import STRATEGIES, Entity, entities_of, without_overlaps
@@ -153,7 +153,7 @@ class TokenClassifier(PretrainedClassifier):
         )
         if not several:
             raise TypeError(f"{name}: ignore_labels must be several str, such as a list; got {shown(ignored)}")
-        num_threads = optional_size(name, "num_threads", num_threads)
+        num_threads = threads_of_call(name, num_threads)
         room = self._pieces.room
         common = min(_USUAL_STRIDE, room // 4) if stride is None else _core.integer(name, "stride", stride)
         if not 0 <= common < room:

@@ -16,22 +16,22 @@ _LONGEST_REASON, _LONGEST_VALUE = 120, 20
 
 
 def named(function: Callable[P, R]) -> Callable[P, R]:
-    """Make all errors of `function` TypeError or ValueError, with its name and its arguments in the message."""
+    """Make all errors of `function` TypeError, ValueError or MemoryError, naming it and its arguments."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except MemoryError:
-            raise
         except Exception as error:
             first = error.__cause__ or error  # the first error, if another function of the reference raised it
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError:  # Python refused the call; its message has the reason
                 raise first from None
-            kind = TypeError if isinstance(first, TypeError | AttributeError) else ValueError
+            kinds: dict[type[Exception], tuple[type[Exception], ...]]
+            kinds = {TypeError: (TypeError, AttributeError), MemoryError: (MemoryError,), ValueError: (Exception,)}
+            kind = next(kind for kind, caused_by in kinds.items() if isinstance(first, caused_by))
             reason = f"{type(first).__name__}, {_words(first)}".replace("\n", " ")[:_LONGEST_REASON]
             given |= given.pop("options", {})
             arguments = ", ".join(f"{name} {_shown(value)}" for name, value in given.items())

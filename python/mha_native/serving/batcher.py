@@ -9,8 +9,9 @@ from numpy.typing import DTypeLike
 
 from .. import _core
 from ..functions.messages import in_the_name_of, name_of_type
+from ..functions.runtime import threads_of_call
 from ..functions.scalars import checked_integer
-from ..layers._constructor_arguments import checked_size, optional_size
+from ..layers._constructor_arguments import checked_size
 from ..models.causal_lm import CausalLM
 from ..models.generation.engine import GenerationKeywords, GenerationOptions
 from ._paged_caches import PagedCaches
@@ -53,7 +54,7 @@ class Batcher:
     cache_dtype : dtype, optional
         The dtype of keys and values. Default: the dtype of the model.
     num_threads : int, optional
-        Threads of the computation; default: `mha_native.num_threads`.
+        Threads of the computation; default: `mha_native.num_threads` when the Batcher is made.
     max_waiting : int, default 1024
         The most requests that wait; `submit` raises `QueueFull` then.
 
@@ -111,7 +112,7 @@ class Batcher:
             num_pages = -(-tokens // size)
         pages = checked_size(name, "num_pages", num_pages)
         shares = _core.boolean(name, "share_prefixes", share_prefixes)
-        num_threads = optional_size(name, "num_threads", num_threads)
+        num_threads = threads_of_call(name, num_threads)
         waiting = checked_size(name, "max_waiting", max_waiting)
         slots = most * _SLOTS_OF_SEQUENCES if shares else most
         with in_the_name_of(name, dtype="cache_dtype"):

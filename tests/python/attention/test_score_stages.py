@@ -30,6 +30,14 @@ EVERYTHING = Case(
 each_stage = pytest.mark.parametrize("stage", SCORE_STAGES)
 
 
+@matrix(dtype=WIDE)
+@pytest.mark.parametrize("softcap", [1e-30, 2e-38])
+def test_a_tiny_cap_is_no_larger(softcap: float, isa: str, dtype: Any) -> None:
+    call = make_call(Case("tiny cap", "", Tq=3, Tk=70, D=8), dtype)
+    capped = attention_weights(call.query, call.key, stage="capped", softcap=softcap)
+    np.testing.assert_allclose(np.abs(capped), softcap, rtol=8 * float(np.finfo(dtype).eps))
+
+
 def test_what_comes_later_changes_no_bit(isa: str, dtype: Any) -> None:
     call = make_call(EVERYTHING, dtype)
     lengths = {"key_lengths": call.options["key_lengths"]}

@@ -103,6 +103,12 @@ def test_names_are_looked_for(message: str, is_named: bool) -> None:
     assert judge("call", "f", ["x"], ValueError(message), True).is_named == is_named
 
 
+@pytest.mark.parametrize("kind", [MemoryError, OSError])
+def test_errors_of_memory_and_files_need_names_too(kind: type[Exception]) -> None:
+    assert not judge("call", "f", ["model"], kind("could not allocate 8 bytes"), True).is_named
+    assert judge("call", "f", ["model"], kind("f: no room for model 8"), True).is_named
+
+
 def test_a_change_is_seen() -> None:
     cache, array = KVCache(1, 1, 4, 2), np.zeros(3)
     arguments: dict[str, Any] = {"cache": cache, "caches": [cache], "out": array, "name": "x"}

@@ -106,6 +106,31 @@ def test_thread_precedence(code: str, environment: dict[str, str], expected: str
     assert _output(code, **environment) == expected
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="only Linux lists the threads of a process")
+@pytest.mark.parametrize(
+    ("environment", "threads", "reason"),
+    [
+        ({"OMP_THREAD_LIMIT": "1"}, 1, "OMP_THREAD_LIMIT"),
+        ({"OMP_NUM_THREADS": "8", "OMP_THREAD_LIMIT": "3"}, 3, "OMP_THREAD_LIMIT"),
+        ({"OMP_NUM_THREADS": "2", "OMP_THREAD_LIMIT": "3"}, 2, "OMP_NUM_THREADS"),
+        ({"OMP_NUM_THREADS": "2", "OMP_MAX_ACTIVE_LEVELS": "0"}, 1, "OMP_MAX_ACTIVE_LEVELS"),
+        ({"OMP_NUM_THREADS": "5000"}, 1024, "no call uses more"),
+        ({"OMP_NUM_THREADS": "900", "OMP_DYNAMIC": "true"}, len(os.sched_getaffinity(0)), "OMP_DYNAMIC"),
+    ],
+)
+def test_no_more_threads_are_reported_than_a_call_gets(environment: dict[str, str], threads: int, reason: str) -> None:
+    code = """
+started = len(os.listdir("/proc/self/task"))
+rows = np.ones((1, 64, 256, 64), np.float32)
+mha.scaled_dot_product_attention(rows, rows, rows)
+started = len(os.listdir("/proc/self/task")) - started + 1
+print(mha.num_threads(), started <= mha.num_threads(), mha._core.num_threads_reason())
+"""
+    found, is_limit, why = _output(f"import os{code}", **environment).split(maxsplit=2)
+    assert (int(found), is_limit) == (threads, "True")
+    assert reason in why
+
+
 @pytest.mark.parametrize("nonsense", ["", "0", "-2", "many"])
 def test_a_senseless_environment_is_passed_over(nonsense: str) -> None:
     # The runtime of OpenMP may have its own word to say about it, on its own channel.

@@ -9,7 +9,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from ...functions.dtypes import dtype_name, numpy_dtype
 from ...functions.messages import in_the_name_of, shown
-from ...layers._constructor_arguments import checked_size, optional_size
+from ...functions.runtime import threads_of_call
+from ...layers._constructor_arguments import checked_size
 from ..text.batching import packed
 from .sampling import SamplingKeywords, SamplingOptions, TokenChoice, choose
 
@@ -45,7 +46,7 @@ class GenerationOptions(NamedTuple):
         """Return the options that a caller gave by name, or raise TypeError or ValueError. `without` names options that
         the function does not have."""
         most_new = checked_size(function, "max_new_tokens", given.get("max_new_tokens", MOST_NEW_TOKENS))
-        num_threads = optional_size(function, "num_threads", given.get("num_threads"))
+        num_threads = threads_of_call(function, given.get("num_threads"))
         sampling = SamplingOptions.checked(function, given)
         for name in given:
             if name not in GenerationKeywords.__optional_keys__ or name in without:

@@ -13,8 +13,9 @@ from ...functions.arrays import Tensor, to_numpy, widened
 from ...functions.messages import in_the_name_of, name_of_type, shown
 from ...functions.options import MODEL_OPTIONS, ModelOptions, core_options
 from ...functions.positions import sinusoidal_positions
+from ...functions.runtime import threads_of_call
 from ...functions.scalars import checked_integer
-from ...layers._constructor_arguments import checked_size, optional_size
+from ...layers._constructor_arguments import checked_size
 from ...layers.causal_decoder import CausalDecoder
 from ...layers.decoder import Decoder
 from ...layers.encoder import Encoder
@@ -147,7 +148,7 @@ def generate(
             raise ValueError(f"{name}: positions must have a row for each of {most} tokens; got {len(added)}")
     if stop_token is not None:
         stop_token = checked_integer(name, "stop_token", stop_token, 0, len(table) - 1)
-    num_threads = optional_size(name, "num_threads", num_threads)
+    num_threads = threads_of_call(name, num_threads)
     sampling = SamplingOptions.checked(name, of_choice)
     sequences = [prompt[:length].tolist() for prompt, length in zip(tokens, lengths, strict=True)]
     of_all = len(table), max_new_tokens, frozenset([] if stop_token is None else [stop_token])
@@ -201,7 +202,7 @@ def _matrix(name: str, argument: str, matrix: Tensor, model: CausalDecoder | Dec
         raise TypeError(f"{name}: {argument} must be an array of {dtype}, as the model is; got {given}")
     if array.ndim != 2 or array.shape[1] != model.embed_dim or not len(array):
         raise ValueError(f"{name}: {argument} must have rows of {model.embed_dim}; got {list(array.shape)}")
-    return widened(array)
+    return widened(np.asarray(array))  # of a subclass, such as numpy.matrix, the numbers
 
 
 def _as_array(argument: str, numbers: Tensor) -> NDArray[Any]:

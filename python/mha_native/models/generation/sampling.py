@@ -72,7 +72,9 @@ class SamplingOptions(NamedTuple):
         temperature = real("temperature", "0 or above", lambda x: x >= 0, 0.0)
         top_p = real("top_p", "above 0 and at most 1", lambda x: 0 < x <= 1)
         min_p = real("min_p", "from 0 to 1", lambda x: 0 <= x <= 1)
-        penalty = real("repetition_penalty", "above 0", lambda x: x > 0)
+        real("repetition_penalty", "above 0", lambda x: x > 0)
+        least = float(np.finfo(np.float32).tiny)  # logits in float32 are divided by it
+        penalty = real("repetition_penalty", f"at least {least:.2g}", lambda x: x >= least)
         top_k = optional_size(function, "top_k", given.get("top_k"))
         seed = given.get("seed")
         try:

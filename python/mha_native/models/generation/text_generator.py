@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from ... import _core
 from ...functions.messages import in_the_name_of
-from ...layers._constructor_arguments import optional_size
 from ..text.tokenizer import Tokenizer, read_prompts
 from .engine import Caches, GenerationKeywords, GenerationOptions, GenerationStatistics, Step, generate_steps
 from .sampling import TokenChoice
@@ -69,7 +68,6 @@ class TextGenerator(NamedTuple):
         self, function: str, sequences: list[list[int]], num_threads: int | None
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
         """Yield the tokens [T] of each text and the vectors [T, E] of the last layer."""
-        num_threads = optional_size(function, "num_threads", num_threads)
         for tokens, rows, cu_seqlens in self.model.batches(function, sequences, num_threads):
             for first, end in pairwise(cu_seqlens):
                 yield tokens[first:end], rows[first:end]
