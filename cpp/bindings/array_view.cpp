@@ -266,6 +266,14 @@ std::vector<std::int64_t> ArrayArguments::offsets(int i) const {
   return integers(i);
 }
 
+IntegerRows ArrayArguments::integer_rows(int i, Index rows) const {
+  check_integers(i);
+  const py::detail::PyArray_Proxy& fields = fields_of(arguments_[i].array);
+  if (fields.nd != 2 || fields.dimensions[0] != rows)
+    shape_error(i, "must have two axes and one row for each batch element, " + std::to_string(rows));
+  return {copied_integers(i), fields.dimensions[1]};
+}
+
 std::vector<std::int64_t> ArrayArguments::integers(int i) const {
   count_integers(i);
   return copied_integers(i);

@@ -30,6 +30,12 @@ struct NewArray {
   MutableTensorView view;
 };
 
+/// Integers [rows, columns], one row after the other.
+struct IntegerRows {
+  std::vector<std::int64_t> values;
+  Index columns;
+};
+
 /// The array arguments of one call. They are kept together because an error message about one of them shows them all.
 /// They share one dtype, the call's: the dtype of the first array, or of the layer or cache that the call belongs
 /// to. Methods take the position of an argument in the list, and throw py::type_error or py::value_error.
@@ -83,6 +89,8 @@ class ArrayArguments {
   std::vector<std::int64_t> integers_of_rows(int i, const TensorView& rows) const;
   /// The same, of any length but 0.
   std::vector<std::int64_t> offsets(int i) const;
+  /// An integer array [rows, columns] with any number of columns, likewise.
+  IntegerRows integer_rows(int i, Index rows) const;
 
  private:
   enum class Accept { call_dtype, score_dtype, score_or_call_dtype, int8, boolean, boolean_or_call_dtype };

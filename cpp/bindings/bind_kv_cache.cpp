@@ -80,10 +80,13 @@ Index fork(SharedPagedCache& shared, py::handle sequence, py::handle into, py::h
   if (!into.is_none()) {
     to = integer(function, "into", into);
   } else {
-    const std::int64_t* const end = cache.lengths() + cache.config().batch_size;
-    to = std::find(cache.lengths(), end, 0) - cache.lengths();
-    if (to == cache.config().batch_size)
-      throw py::value_error(std::string(function) + ": into must be given: every sequence has tokens");
+    const Index batch = cache.config().batch_size;
+    while (to < batch && (to == from || cache.lengths()[to] != 0)) ++to;
+    if (to == batch) {
+      const bool is_empty = from >= 0 && from < batch && cache.lengths()[from] == 0;
+      throw py::value_error(std::string(function) + ": into must be given: every " + (is_empty ? "other " : "") +
+                            "sequence has tokens");
+    }
   }
   cache.fork(from, to, count);
   return to;
@@ -121,6 +124,45 @@ py::object page_table(const SharedPagedCache& shared) {
     std::copy_n(cache.page_table(b), cache.pages_of(b), row);
   }
   return table;
+}
+
+// The pages that sequences have, each once: keys, values, and for int8 the scales of both.
+py::object stored_pages(SharedPagedCache& shared) {
+  const CacheUse use(shared, CacheUse::reads);
+  const PagedKVCache& cache = shared.paged();
+  const Index pages = cache.num_pages() - cache.free_pages();
+  py::list copies;
+  for (const TensorView& rows : {cache.keys(), cache.values(), cache.key_scales(), cache.value_scales()}) {
+    if (!rows) continue;
+    const Index shape[] = {pages, rows.extents[1], cache.page_size(), rows.extents[3]};
+    const NewArray copy = new_array(rows.dtype, 4, shape);
+    cache.copy_pages(rows, copy.view);
+    copies.append(copy.array);
+  }
+  return py::tuple(copies);
+}
+
+void assign_pages(SharedPagedCache& shared, py::handle key, py::handle value, py::handle key_scale,
+                  py::handle value_scale, py::handle page_table, py::handle lengths) {
+  PagedKVCache& cache = shared.paged();
+  const DType dtype = cache.config().dtype;
+  const bool is_int8 = dtype == DType::int8;
+  const Argument list[] = {{"key", key},
+                           {"value", value},
+                           {"key_scale", key_scale},
+                           {"value_scale", value_scale},
+                           {"page_table", page_table},
+                           {"lengths", lengths}};
+  const ArrayArguments arrays("PagedKVCache.assign_pages", list, attended_as(dtype),
+                              is_int8 ? "the scales" : "the cache");
+  const auto rows = [&](int i) { return is_int8 ? arrays.int8_tensor(i, 4, 4) : arrays.tensor(i, 4, 4); };
+  const TensorView k = rows(0), v = rows(1);
+  const TensorView k_scale = arrays.optional_tensor(2, 4, 4), v_scale = arrays.optional_tensor(3, 4, 4);
+  const Index batch = cache.config().batch_size;
+  const std::vector<std::int64_t> counts = arrays.integers(5, batch);
+  const IntegerRows tables = arrays.integer_rows(4, batch);
+  const CacheUse use(shared, CacheUse::replaces);
+  without_gil([&] { cache.assign_pages(k, v, k_scale, v_scale, tables.values.data(), tables.columns, counts.data()); });
 }
 
 py::object copy_of(const KVCache& cache, const TensorView& rows,
@@ -264,6 +306,8 @@ void bind_kv_cache(py::module_& m) {
            "(num_pages, page_size, batch_size, num_kv_heads, head_dim, value_head_dim, dtype)")
       .def("fork", &fork, "(sequence, into, length) -> into")
       .def("release", &release, "(sequence) -> None")
+      .def("stored_pages", &stored_pages, "() -> (keys, values), and of int8 (keys, values, key_scales, value_scales)")
+      .def("assign_pages", &assign_pages, "(key, value, key_scale, value_scale, page_table, lengths) -> None")
       .def(
           "check", [](const SharedPagedCache& shared) { return shared.paged().check_pages(); }, "() -> bool")
       .def_property_readonly("keys",

@@ -109,6 +109,48 @@ TEST(PagedKVCache, AMovedCacheKeepsItsPages) {
   EXPECT_TRUE(second.check_pages());
 }
 
+TEST(PagedKVCache, PagesAreCopiedOnceAndAssignedWithTheirSequences) {
+  PagedKVCache cache = make_cache(6);
+  const std::int64_t only_first[] = {130, 0, 0};
+  append(cache, 130, only_first);
+  cache.fork(0, 1, 100);
+  cache.fork(0, 2);
+  const Index pages = cache.num_pages() - cache.free_pages();
+  ASSERT_EQ(pages, 3);
+  auto key = nans<float>({pages, Hk, 64, D}), value = nans<float>({pages, Hk, 64, Dv});
+  cache.copy_pages(std::as_const(cache).keys(), key.view());
+  cache.copy_pages(std::as_const(cache).values(), value.view());
+  const std::int64_t tables[] = {0, 1, 2, 0, 1, -1, 0, 1, 2}, lengths[] = {130, 100, 130};
+  PagedKVCache other = make_cache(3);
+  other.assign_pages(key.view(), value.view(), {}, {}, tables, 3, lengths);
+  EXPECT_EQ(other.free_pages(), 0);
+  EXPECT_TRUE(other.check_pages());
+  auto ours = nans<float>({B, Hk, 130, D}), theirs = nans<float>({B, Hk, 130, D});
+  cache.copy_keys(ours.view());
+  other.copy_keys(theirs.view());
+  EXPECT_EQ(ours.data(), theirs.data());
+
+  const auto refused = [&](const char* words, const std::vector<std::int64_t>& wrong_tables, std::int64_t length) {
+    const std::int64_t wrong[] = {length, 100, wrong_tables[8] < 0 ? 128 : 130};
+    const auto call = [&] { other.assign_pages(key.view(), value.view(), {}, {}, wrong_tables.data(), 3, wrong); };
+    expect_words(message_of<std::invalid_argument>(call), {"PagedKVCache.assign_pages", words});
+    EXPECT_EQ(other.free_pages(), 0);
+    EXPECT_EQ(other.lengths()[0], 130);
+  };
+  refused("lengths must be from 0 to", {0, 1, 2, 0, 1, -1, 0, 1, 2}, 193);
+  refused("lengths must be from 0 to", {0, 1, 2, 0, 1, -1, 0, 1, 2}, -1);
+  refused("got 3 in column 2", {0, 1, 3, 0, 1, -1, 0, 1, 2}, 130);
+  refused("got -1 in column 1", {0, -1, 2, 0, 1, -1, 0, 1, 2}, 130);
+  refused("got 2 in column 2", {0, 1, 2, 0, 1, 2, 0, 1, 2}, 130);
+  refused("page 0 twice", {0, 1, 0, 0, 1, -1, 0, 1, 2}, 130);
+  refused("page 2 is in no sequence", {0, 1, -1, 0, 1, -1, 0, 1, -1}, 100);
+  PagedKVCache small = make_cache(2);
+  const auto too_many = [&] { small.assign_pages(key.view(), value.view(), {}, {}, tables, 3, lengths); };
+  expect_words(message_of<std::invalid_argument>(too_many), {"has 2 pages; got 3"});
+  expect_words(message_of<std::invalid_argument>([&] { small.copy_pages(small.keys(), ours.view()); }),
+               {"PagedKVCache.copy_pages", "out must be [0, 2, at least 64, 8]"});
+}
+
 TEST(PagedKVCache, Sizes) {
   expect_words(message_of<std::invalid_argument>([] { make_cache(3, 100); }), {"page_size", "multiple of 64", "100"});
   expect_words(message_of<std::invalid_argument>([] { make_cache(-1); }), {"num_pages", "-1"});

@@ -51,6 +51,21 @@ class MHA_API PagedKVCache : public KVCache {
   void fork(Index sequence, Index into, Index length = -1);
   /// Forgets the tokens of one sequence.
   void release(Index sequence);
+  /// Copies the N = num_pages() - free_pages() pages that sequences have, each once and in the order of their numbers,
+  /// to out [N, Hk, page_size, columns], with zeros where no token lies.
+  ///
+  /// @param rows  keys(), values(), key_scales() or value_scales() of this cache
+  void copy_pages(const TensorView& rows, const MutableTensorView& out) const;
+  /// Replaces everything by N pages, which sequences may share, or does nothing at all.
+  ///
+  /// @param key, value              [N, Hk, page_size, D] and [N, Hk, page_size, Dv] in the dtype of the cache
+  /// @param key_scale, value_scale  [N, Hk, page_size, 1] of float32 for a cache of int8, else empty
+  /// @param tables   [B, table_columns]: the pages of each sequence, 0 to N - 1, in the order of its tokens, then -1
+  /// @param lengths  [B]
+  /// @throws std::invalid_argument, DTypeError
+  void assign_pages(const TensorView& key, const TensorView& value, const TensorView& key_scale,
+                    const TensorView& value_scale, const std::int64_t* tables, Index table_columns,
+                    const std::int64_t* lengths);
   /// Whether the count of every page is how often the tables of all sequences name it, and as many pages are free as
   /// free_pages() says. For tests: it is always true.
   bool check_pages() const;

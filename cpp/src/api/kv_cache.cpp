@@ -30,22 +30,22 @@ TensorView KVCache::value_scales() const { return storage_->memory().value_scale
 const std::int64_t* KVCache::lengths() const { return storage_->lengths(); }
 
 void KVCache::copy_keys(const MutableTensorView& out) const {
-  validate_copy("KVCache.copy_keys", *this, keys(), out);
+  validate_copy("KVCache.copy_keys", *this, keys(), out, config().batch_size, longest());
   storage_->read(keys(), out);
 }
 
 void KVCache::copy_values(const MutableTensorView& out) const {
-  validate_copy("KVCache.copy_values", *this, values(), out);
+  validate_copy("KVCache.copy_values", *this, values(), out, config().batch_size, longest());
   storage_->read(values(), out);
 }
 
 void KVCache::copy_key_scales(const MutableTensorView& out) const {
-  validate_copy("KVCache.copy_key_scales", *this, key_scales(), out);
+  validate_copy("KVCache.copy_key_scales", *this, key_scales(), out, config().batch_size, longest());
   storage_->read(key_scales(), out);
 }
 
 void KVCache::copy_value_scales(const MutableTensorView& out) const {
-  validate_copy("KVCache.copy_value_scales", *this, value_scales(), out);
+  validate_copy("KVCache.copy_value_scales", *this, value_scales(), out, config().batch_size, longest());
   storage_->read(value_scales(), out);
 }
 

@@ -38,6 +38,19 @@ void PagedKVCache::release(Index sequence) {
   pages(*this).release(sequence);
 }
 
+void PagedKVCache::copy_pages(const TensorView& rows, const MutableTensorView& out) const {
+  validate_copy("PagedKVCache.copy_pages", *this, rows, out, num_pages() - free_pages(), page_size());
+  pages(*this).read_pages(rows, out);
+}
+
+void PagedKVCache::assign_pages(const TensorView& key, const TensorView& value, const TensorView& key_scale,
+                                const TensorView& value_scale, const std::int64_t* tables, Index table_columns,
+                                const std::int64_t* lengths) {
+  validate_pages("PagedKVCache.assign_pages", *this, key, value, key_scale, value_scale, tables, table_columns,
+                 lengths);
+  pages(*this).assign_pages(key, value, key_scale, value_scale, tables, table_columns, lengths);
+}
+
 bool PagedKVCache::check_pages() const { return pages(*this).is_consistent(); }
 
 }  // namespace mha

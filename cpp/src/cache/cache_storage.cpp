@@ -116,12 +116,13 @@ void CacheStorage::advance(Index count, const std::int64_t* new_lengths) {
 /// Calls copy(sequence, head, row, address, run) for each run of tokens of `from` whose rows follow one another: the
 /// row of the first one, where it lies in `from`, and how many there are.
 template <class Copy>
-void CacheStorage::for_each_run(const TensorView& from, const std::int64_t* new_lengths, Copy copy) const {
-  for (Index b = 0; b < config_.batch_size; ++b) {
+void CacheStorage::for_each_run(const Sequences& to, const TensorView& from, const std::int64_t* new_lengths,
+                                Copy copy) const {
+  for (Index b = 0; b < to.count; ++b) {
     const Index count = new_lengths ? new_lengths[b] : from.extents[2];
     for (Index t = 0, run; t < count; t += run) {
-      run = memory_.tables.run_of(b, lengths_[b] + t, count - t);
-      const Index row = memory_.tables.row_of(b, lengths_[b] + t);
+      run = to.tables.run_of(b, to.lengths[b] + t, count - t);
+      const Index row = to.tables.row_of(b, to.lengths[b] + t);
       for (Index h = 0; h < config_.num_kv_heads; ++h)
         copy(b, h, row,
              static_cast<const std::byte*>(from.data) +
@@ -131,16 +132,17 @@ void CacheStorage::for_each_run(const TensorView& from, const std::int64_t* new_
   }
 }
 
-void CacheStorage::copy(const Rows& to, const TensorView& from, const std::int64_t* new_lengths) const {
-  for_each_run(from, new_lengths, [&](Index b, Index h, Index row, const std::byte* first, Index run) {
-    copy_rows(to.at(b, h, row), first, run, byte_stride(from, 2), from.extents[3], from.strides[3],
+void CacheStorage::copy(const Sequences& to, const Rows& rows, const TensorView& from,
+                        const std::int64_t* new_lengths) const {
+  for_each_run(to, from, new_lengths, [&](Index b, Index h, Index row, const std::byte* first, Index run) {
+    copy_rows(rows.at(b, h, row), first, run, byte_stride(from, 2), from.extents[3], from.strides[3],
               size_of(from.dtype));
   });
 }
 
 void CacheStorage::quantize(const Rows& to, const Rows& scales, const TensorView& from, const std::int64_t* new_lengths,
                             const KernelTable& table) const {
-  for_each_run(from, new_lengths, [&](Index b, Index h, Index row, const std::byte* first, Index run) {
+  for_each_run(sequences(), from, new_lengths, [&](Index b, Index h, Index row, const std::byte* first, Index run) {
     table.quantize_heads({run, from.extents[3], reinterpret_cast<const float*>(first), from.strides[2], from.strides[3],
                           reinterpret_cast<std::int8_t*>(to.at(b, h, row)), to.row,
                           reinterpret_cast<float*>(scales.at(b, h, row))});
@@ -154,21 +156,22 @@ void CacheStorage::write(const TensorView& key, const TensorView& value, const s
   quantize(values_, value_scales_, value, new_lengths, table);
 }
 
-void CacheStorage::write_stored(const TensorView& key, const TensorView& value, const TensorView& key_scale,
-                                const TensorView& value_scale, const std::int64_t* new_lengths) const {
-  copy(keys_, key, new_lengths);
-  copy(values_, value, new_lengths);
-  if (key_scale) copy(key_scales_, key_scale, new_lengths);
-  if (value_scale) copy(value_scales_, value_scale, new_lengths);
+void CacheStorage::write_stored(const Sequences& to, const TensorView& key, const TensorView& value,
+                                const TensorView& key_scale, const TensorView& value_scale,
+                                const std::int64_t* new_lengths) const {
+  copy(to, keys_, key, new_lengths);
+  copy(to, values_, value, new_lengths);
+  if (key_scale) copy(to, key_scales_, key_scale, new_lengths);
+  if (value_scale) copy(to, value_scales_, value_scale, new_lengths);
 }
 
-void CacheStorage::read(const TensorView& rows, const MutableTensorView& out) const {
+void CacheStorage::read(const Sequences& of, const TensorView& rows, const MutableTensorView& out) const {
   const Index size = size_of(rows.dtype), columns = rows.extents[3];
   const Index step = out.strides[3] * size, piece = step == size ? columns * size : size;  // bytes of one copy
-  for (Index b = 0; b < config_.batch_size; ++b)
+  for (Index b = 0; b < of.count; ++b)
     for (Index t = 0; t < out.extents[2]; ++t) {
-      const bool is_token = t < lengths_[b];
-      const Index row = is_token ? memory_.tables.row_of(b, t) : 0;
+      const bool is_token = t < of.lengths[b];
+      const Index row = is_token ? of.tables.row_of(b, t) : 0;
       for (Index h = 0; h < config_.num_kv_heads; ++h) {
         const std::byte* from = static_cast<const std::byte*>(rows.data) +
                                 (b * rows.strides[0] + h * rows.strides[1] + row * rows.strides[2]) * size;

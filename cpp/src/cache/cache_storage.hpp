@@ -41,10 +41,12 @@ class CacheStorage {
              const KernelTable& table) const;
   /// The same as they are stored, with the scales of each, [B, Hk, T, 1], if they are of int8.
   void write_stored(const TensorView& key, const TensorView& value, const TensorView& key_scale,
-                    const TensorView& value_scale, const std::int64_t* new_lengths) const;
+                    const TensorView& value_scale, const std::int64_t* new_lengths) const {
+    write_stored(sequences(), key, value, key_scale, value_scale, new_lengths);
+  }
 
   /// Copies the tokens of `rows`, which is one tensor of memory(), to [B, Hk, T, columns], followed by zeros.
-  void read(const TensorView& rows, const MutableTensorView& out) const;
+  void read(const TensorView& rows, const MutableTensorView& out) const { read(sequences(), rows, out); }
 
   /// Sequence b loses its newest counts[b] tokens (null: `count`).
   virtual void rollback(std::int64_t count, const std::int64_t* counts) = 0;
@@ -81,6 +83,17 @@ class CacheStorage {
   };
   AllRows all_rows() const { return {{keys_, values_, key_scales_, value_scales_}, key_scales_.row > 0 ? 4 : 2}; }
 
+  /// Sequences of rows of this memory: how many there are, their tokens so far, [count], and where these lie.
+  struct Sequences {
+    Index count;
+    const std::int64_t* lengths;
+    PageTables tables;
+  };
+  Sequences sequences() const { return {config_.batch_size, lengths_, memory_.tables}; }
+  void write_stored(const Sequences& to, const TensorView& key, const TensorView& value, const TensorView& key_scale,
+                    const TensorView& value_scale, const std::int64_t* new_lengths) const;
+  void read(const Sequences& of, const TensorView& rows, const MutableTensorView& out) const;
+
   Rows keys_, values_, key_scales_, value_scales_;
   std::int64_t* lengths_;
   std::int64_t* integers_;
@@ -93,8 +106,8 @@ class CacheStorage {
   /// Memory of zeros, aligned to a line of the cache.
   std::byte* take_block(std::size_t bytes);
   template <class Copy>
-  void for_each_run(const TensorView& from, const std::int64_t* new_lengths, Copy copy) const;
-  void copy(const Rows& to, const TensorView& from, const std::int64_t* new_lengths) const;
+  void for_each_run(const Sequences& to, const TensorView& from, const std::int64_t* new_lengths, Copy copy) const;
+  void copy(const Sequences& to, const Rows& rows, const TensorView& from, const std::int64_t* new_lengths) const;
   void quantize(const Rows& to, const Rows& scales, const TensorView& from, const std::int64_t* new_lengths,
                 const KernelTable& table) const;
 

@@ -30,6 +30,8 @@ class PagePool {
     return page;
   }
   void share(std::int32_t page) { ++uses_[page]; }
+  /// The same for a page that may be free.
+  void take_or_share(std::int32_t page) { free_ -= uses_[page]++ == 0; }
   void release(std::int32_t page) {
     if (--uses_[page] > 0) return;
     ++free_;

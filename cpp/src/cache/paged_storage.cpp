@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -169,6 +170,41 @@ void PagedStorage::fork(Index sequence, Index into, Index length) {
 void PagedStorage::release(Index sequence) {
   lengths_[sequence] = 0;
   trim(sequence);
+}
+
+// Here each page is a sequence of its own, with one page.
+void PagedStorage::read_pages(const TensorView& rows, const MutableTensorView& out) const {
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(pool_.pages()), 0);
+  for (Index b = 0; b < config().batch_size; ++b)
+    for (Index i = 0; i < held_[b]; ++i) {
+      std::int64_t& of_page = tokens[static_cast<std::size_t>(table_of(b)[i])];
+      of_page = std::max<std::int64_t>(of_page, std::min(lengths_[b] - i * page_size_, page_size_));
+    }
+  std::vector<std::int32_t> used;
+  std::vector<std::int64_t> lengths;
+  for (std::size_t page = 0; page < tokens.size(); ++page) {
+    if (tokens[page] == 0) continue;
+    used.push_back(std::int32_t(page));
+    lengths.push_back(tokens[page]);
+  }
+  read({Index(used.size()), lengths.data(), {used.data(), 1, page_size_}}, rows, out);
+}
+
+void PagedStorage::assign_pages(const TensorView& key, const TensorView& value, const TensorView& key_scale,
+                                const TensorView& value_scale, const std::int64_t* tables, Index table_columns,
+                                const std::int64_t* lengths) {
+  const Index pages = key.extents[0];
+  std::vector<std::int32_t> taken(static_cast<std::size_t>(pages));
+  std::iota(taken.begin(), taken.end(), 0);
+  const std::vector<std::int64_t> none(static_cast<std::size_t>(pages), 0);
+  clear();
+  write_stored({pages, none.data(), {taken.data(), 1, page_size_}}, key, value, key_scale, value_scale, nullptr);
+  for (Index b = 0; b < config().batch_size; ++b, tables += table_columns) {
+    lengths_[b] = lengths[b];
+    held_[b] = pages_for(lengths[b]);
+    std::transform(tables, tables + held_[b], table(b), [](std::int64_t page) { return std::int32_t(page); });
+    std::for_each_n(table(b), held_[b], [this](std::int32_t page) { pool_.take_or_share(page); });
+  }
 }
 
 bool PagedStorage::is_consistent() const {

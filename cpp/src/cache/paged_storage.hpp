@@ -31,6 +31,13 @@ class PagedStorage final : public CacheStorage {
   /// Sequence `into`, which has no tokens, gets the first `length` of `sequence`.
   void fork(Index sequence, Index into, Index length);
   void release(Index sequence);
+  /// Copies the pages that some sequence has, of `rows`, which is one tensor of memory(), to [N, Hk, page_size, columns],
+  /// with zeros where no token lies.
+  void read_pages(const TensorView& rows, const MutableTensorView& out) const;
+  /// Replaces everything by these pages, as stored. Row b of `tables` has the pages of sequence b.
+  void assign_pages(const TensorView& key, const TensorView& value, const TensorView& key_scale,
+                    const TensorView& value_scale, const std::int64_t* tables, Index table_columns,
+                    const std::int64_t* lengths);
   /// Whether every page is counted as often as tables name it, and all others are free.
   bool is_consistent() const;
 

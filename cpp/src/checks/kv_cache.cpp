@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "cache/cache_storage.hpp"
 #include "checks/rules.hpp"
@@ -51,6 +52,11 @@ Index checked_length(const char* f, const KVCacheConfig& config, const std::int6
   return now + more;
 }
 
+void check_no_overlap(const char* f, const KVCache& cache, const char* name, const TensorView& view) {
+  for (const TensorView& memory : {cache.keys(), cache.values(), cache.key_scales(), cache.value_scales()})
+    if (memory && may_overlap(memory, view)) fail(f, std::string(name) + " must not overlap the cache in memory");
+}
+
 /// Rows of tokens, one of the arguments `all`, which are brought to [B, Hk, T, columns].
 void check_rows(const char* f, const KVCache& cache, const char* name, TensorView& view, Index columns,
                 std::initializer_list<std::pair<const char*, TensorView>> all) {
@@ -62,8 +68,21 @@ void check_rows(const char* f, const KVCache& cache, const char* name, TensorVie
       view.extents[3] != columns)
     fail(f, std::string(name) + " must be [" + std::to_string(c.batch_size) + ", " + std::to_string(c.num_kv_heads) +
                 ", T, " + std::to_string(columns) + "]; got " + shapes_of(all));
-  for (const TensorView& memory : {cache.keys(), cache.values(), cache.key_scales(), cache.value_scales()})
-    if (memory && may_overlap(memory, view)) fail(f, std::string(name) + " must not overlap the cache in memory");
+  check_no_overlap(f, cache, name, view);
+}
+
+/// Rows of pages, [pages, Hk, page_size, columns].
+void check_pages(const char* f, const PagedKVCache& cache, const char* name, const TensorView& view, Index columns,
+                 std::initializer_list<std::pair<const char*, TensorView>> all) {
+  const TensorView& key = all.begin()->second;
+  const Index pages = key.rank > 0 ? key.extents[0] : 0;
+  const Index heads = cache.config().num_kv_heads, size = cache.page_size();
+  check_rank(f, name, view, 4, 4, all);
+  if (view.extents[0] != pages || view.extents[1] != heads || view.extents[2] != size || view.extents[3] != columns)
+    fail(f, std::string(name) + " must be [" + std::to_string(pages) + ", " + std::to_string(heads) + ", " +
+                std::to_string(size) + ", " + std::to_string(columns) + "], a row for each token of each page; got " +
+                shapes_of(all));
+  check_no_overlap(f, cache, name, view);
 }
 
 }  // namespace
@@ -205,17 +224,60 @@ void validate_stored_tokens(const char* f, const KVCache& cache, TensorView& key
       fail(f, "value and the scales must have the length of key; got " + shapes_of(all));
 }
 
-void validate_copy(const char* f, const KVCache& cache, const TensorView& memory, const MutableTensorView& out) {
+void validate_pages(const char* f, const PagedKVCache& cache, const TensorView& key, const TensorView& value,
+                    const TensorView& key_scale, const TensorView& value_scale, const std::int64_t* tables,
+                    Index table_columns, const std::int64_t* lengths) {
+  const KVCacheConfig& c = cache.config();
+  const bool is_int8 = c.dtype == DType::int8;
+  const auto all = {std::pair<const char*, TensorView>{"key", key}, {"value", value}};
+  if (key.dtype != c.dtype || value.dtype != c.dtype)
+    throw DTypeError(std::string(f) + ": key and value must have the dtype of the cache, " + name_of(c.dtype) +
+                     "; got " + dtypes_of(all));
+  if (bool(key_scale) != is_int8 || bool(value_scale) != is_int8)
+    fail(f, "key_scale and value_scale are for a cache of int8; it is of " + std::string(name_of(c.dtype)));
+  check_pages(f, cache, "key", key, c.head_dim, all);
+  check_pages(f, cache, "value", value, c.value_head_dim, all);
+  for (const auto& [name, scale] : {std::pair("key_scale", key_scale), {"value_scale", value_scale}}) {
+    if (!is_int8) break;
+    if (scale.dtype != DType::f32) throw DTypeError(f + (": " + std::string(name)) + " must be of float32");
+    check_pages(f, cache, name, scale, 1, {{"key", key}, {name, scale}});
+  }
+  const Index pages = key.extents[0];
+  if (pages > cache.num_pages())
+    fail(f, "the cache has " + std::to_string(cache.num_pages()) + " pages; got " + std::to_string(pages));
+  std::vector<Index> last_user(static_cast<std::size_t>(pages), -1);
+  for (Index b = 0; b < c.batch_size; ++b, tables += table_columns) {
+    const std::int64_t length = lengths[b], room = table_columns * cache.page_size();
+    if (length < 0 || length > room)
+      fail(f, "lengths must be from 0 to the tokens of the pages in page_table, " + std::to_string(room) + "; got " +
+                  std::to_string(length) + " for sequence " + std::to_string(b));
+    const Index held = (length + cache.page_size() - 1) / cache.page_size();
+    for (Index i = 0; i < table_columns; ++i) {
+      const bool is_page = tables[i] >= 0 && tables[i] < pages;
+      if (i < held ? !is_page : tables[i] != -1)
+        fail(f, "page_table must name " + std::to_string(held) + " of the pages 0 to " + std::to_string(pages - 1) +
+                    ", and then have -1, for the " + std::to_string(length) + " tokens of sequence " +
+                    std::to_string(b) + "; got " + std::to_string(tables[i]) + " in column " + std::to_string(i));
+      if (i < held && std::exchange(last_user[static_cast<std::size_t>(tables[i])], b) == b)
+        fail(f, "page_table must name a page once for a sequence; sequence " + std::to_string(b) + " has page " +
+                    std::to_string(tables[i]) + " twice");
+    }
+  }
+  if (const auto none = std::find(last_user.begin(), last_user.end(), -1); none != last_user.end())
+    fail(f, "page_table must name each page; page " + std::to_string(none - last_user.begin()) + " is in no sequence");
+}
+
+void validate_copy(const char* f, const KVCache& cache, const TensorView& memory, const MutableTensorView& out,
+                   Index sequences, Index least) {
   if (!memory)
     throw DTypeError(std::string(f) + ": the cache must be of int8; it is of " + name_of(cache.config().dtype));
   if (out.dtype != memory.dtype)
     throw DTypeError(std::string(f) + ": out must have the dtype of the cache, " + name_of(memory.dtype) + "; got " +
                      name_of(out.dtype));
-  if (out.rank != 4 || out.extents[0] != memory.extents[0] || out.extents[1] != memory.extents[1] ||
-      out.extents[2] < cache.longest() || out.extents[3] != memory.extents[3])
-    fail(f, "out must be [" + std::to_string(memory.extents[0]) + ", " + std::to_string(memory.extents[1]) +
-                ", at least " + std::to_string(cache.longest()) + ", " + std::to_string(memory.extents[3]) + "]; got " +
-                shape_of(out));
+  if (out.rank != 4 || out.extents[0] != sequences || out.extents[1] != memory.extents[1] || out.extents[2] < least ||
+      out.extents[3] != memory.extents[3])
+    fail(f, "out must be [" + std::to_string(sequences) + ", " + std::to_string(memory.extents[1]) + ", at least " +
+                std::to_string(least) + ", " + std::to_string(memory.extents[3]) + "]; got " + shape_of(out));
   check_output(f, "out", out, {{"the cache", memory}});
 }
 

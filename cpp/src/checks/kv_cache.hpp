@@ -44,8 +44,14 @@ void validate_tokens(const char* function, const KVCache& cache, TensorView& key
 void validate_stored_tokens(const char* function, const KVCache& cache, TensorView& key, TensorView& value,
                             TensorView& key_scale, TensorView& value_scale);
 
-/// `out` takes the tokens of `memory`, the keys or the values of the cache.
-void validate_copy(const char* function, const KVCache& cache, const TensorView& memory, const MutableTensorView& out);
+/// Pages as they are stored, and the pages of each sequence: PagedKVCache::assign_pages().
+void validate_pages(const char* function, const PagedKVCache& cache, const TensorView& key, const TensorView& value,
+                    const TensorView& key_scale, const TensorView& value_scale, const std::int64_t* tables,
+                    Index table_columns, const std::int64_t* lengths);
+
+/// `out` takes `sequences` of at least `least` tokens of `memory`, the keys, the values or their scales.
+void validate_copy(const char* function, const KVCache& cache, const TensorView& memory, const MutableTensorView& out,
+                   Index sequences, Index least);
 
 /// Makes the tokens of a cache the keys, and if `with_values` the values, of a call that is yet to be validated. Memory
 /// that the call needs lives as long as this object.

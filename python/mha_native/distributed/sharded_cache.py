@@ -308,6 +308,10 @@ class ShardedKVCache:
         sizes = ", ".join(f"{name}={value!r}" for name, value in asdict(self._sizes).items())
         return f"ShardedKVCache({sizes}, lengths={shown(self._lengths.tolist())})"
 
+    def __reduce_ex__(self, protocol: object) -> Any:
+        rule = "ShardedKVCache: it cannot be copied or pickled, since its tokens are in its workers"
+        raise TypeError(f"{rule}; make a new cache and append the tokens to it")
+
     def _even_out(self, name: str) -> None:
         """Let all workers remove tokens of an unfinished append or of a rollback."""
         if self._may_be_ahead:

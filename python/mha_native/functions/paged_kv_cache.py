@@ -118,7 +118,7 @@ class PagedKVCache(TokenCache):
         sequence : int
             The sequence whose tokens are shared.
         into : int, optional
-            The sequence that gets them, which must be empty. Default: the first empty one.
+            The sequence that gets them, which must be empty. Default: the first empty one, without `sequence`.
         length : int, optional
             The number of tokens, from the first one on. Default: all of them.
 
@@ -139,6 +139,24 @@ class PagedKVCache(TokenCache):
         """
         function = "PagedKVCache.release"
         self._core.release(sequence if type(sequence) is int else to_numpy(function, "sequence", sequence))
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return copies of the tokens: plain arrays, for `load_state_dict` or ``numpy.savez``.
+
+        The arrays of `KVCache.state_dict` where no page is shared. Else each of the N pages in use is there once:
+        ``keys`` [N, Hk, page_size, D] and ``values`` [N, Hk, page_size, Dv], with zeros where no token lies;
+        ``lengths`` [B]; and ``page_table`` [B, most pages of a sequence], the pages of each sequence, 0 to N - 1, then
+        -1. A cache of int8 gives integers, ``key_scales`` and ``value_scales`` [N, Hk, page_size].
+        """
+        table = self.page_table
+        pages, places = np.unique(table[table >= 0], return_inverse=True)
+        if len(pages) == len(places):
+            return super().state_dict()
+        table[table >= 0] = places
+        keys, values, *scales = self._core.stored_pages()
+        scales = [array[..., 0] for array in scales]
+        tokens = {"keys": keys, "values": values, **dict(zip(("key_scales", "value_scales"), scales, strict=False))}
+        return tokens | {"lengths": self.lengths, "page_table": table}
 
     @property
     def num_pages(self) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from .._core import KVCache as CoreCache
+from .._core import PagedKVCache as CorePages
 from .._core import dtype_name
 from .arrays import Tensor, to_numpy
 from .dtypes import checked_dtype, packed_state, unpacked_state
@@ -97,11 +98,14 @@ class TokenCache:
 
     def _take_tokens(self, other: TokenCache) -> None:
         """Replace the tokens by the tokens of `other`, a cache of the same sizes and dtype, and of any capacity."""
+        self._take(other._core)
+
+    def _take(self, core: CoreCache) -> None:
         if self._is_int8:
-            self._core.assign_stored(*other._core.stored(), other.lengths)
+            self._core.assign_stored(*core.stored(), core.lengths)
         else:
-            filled = slice(other.longest)
-            self._core.assign(other.keys[:, :, filled], other.values[:, :, filled], other.lengths)
+            filled = slice(core.longest)
+            self._core.assign(core.keys[:, :, filled], core.values[:, :, filled], core.lengths)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return copies of the tokens: plain arrays, for `load_state_dict` or ``numpy.savez``.
@@ -128,24 +132,51 @@ class TokenCache:
         Parameters
         ----------
         state : mapping of names to arrays or CPU tensors
-            From `state_dict` of a cache of the same sizes; only its capacity may differ.
+            From `state_dict` of a `KVCache` or `PagedKVCache` of the same sizes; only the capacity, and the number and
+            size of pages, may differ. Pages are shared as before in a `PagedKVCache` with the same page size.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If entries are missing, unknown, or do not fit this cache. The cache does not change.
         """
         function = "KVCache.load_state_dict"
         if not isinstance(state, Mapping):
             raise TypeError(f"{function}: state must be a mapping of names to arrays; got {name_of_type(state)}")
         scales = ["key_scales", "value_scales"] if self._is_int8 else []
-        if set(state) != {"keys", "values", "lengths", *scales}:
+        if set(state) - {"page_table"} != {"keys", "values", "lengths", *scales}:
             expected = ", ".join(["keys", "values", *scales])
             names = listed(name if isinstance(name, str) else shown(name) for name in state)
             raise ValueError(f"{function}: state must hold {expected} and lengths; got {names or 'nothing'}")
         given = {name: to_numpy(function, name, array) for name, array in state.items()}
+        for name, array in given.items():
+            if array is None:
+                raise TypeError(f"{function}: {name} must be an array; got None")
         key_names = {"key": "keys", "value": "values", "key_scale": "key_scales", "value_scale": "value_scales"}
+        keys, values, lengths = given["keys"], given["values"], given["lengths"]
+        key_scales, value_scales = (_as_rows(given.get(name)) for name in ("key_scales", "value_scales"))
         with in_the_name_of(function, **key_names, new_lengths="lengths"):
-            if self._is_int8:
-                key_scales, value_scales = _as_rows(given["key_scales"]), _as_rows(given["value_scales"])
-                self._core.assign_stored(given["keys"], given["values"], key_scales, value_scales, given["lengths"])
+            if "page_table" in given:
+                self._assign_pages(function, keys, values, key_scales, value_scales, given["page_table"], lengths)
+            elif self._is_int8:
+                self._core.assign_stored(keys, values, key_scales, value_scales, lengths)
             else:
-                self._core.assign(given["keys"], given["values"], given["lengths"])
+                self._core.assign(keys, values, lengths)
+
+    def _assign_pages(self, function: str, keys: Any, *others: Any) -> None:
+        """Replace the tokens by pages [N, Hk, page_size, D] that sequences share."""
+        shape = np.shape(keys) if isinstance(keys, ndarray) else ()
+        if len(shape) != 4 or shape[2] < 64 or shape[2] % 64:
+            rule = f"keys must be [N, {self.num_kv_heads}, page_size, {self.head_dim}] in a state with page_table"
+            raise ValueError(f"{function}: {rule}, with a multiple of 64 as page_size; got {shown(shape)}")
+        num_pages, _, page_size, _ = shape
+        if isinstance(self._core, CorePages) and self._core.page_size == page_size:
+            self._core.assign_pages(keys, *others)
+        else:
+            widths = (self.head_dim, self.value_head_dim)
+            pages = CorePages(num_pages, page_size, self.batch_size, self.num_kv_heads, *widths, self.dtype)
+            pages.assign_pages(keys, *others)
+            self._take(pages)
 
     @property
     def keys(self) -> NDArray[Any]:

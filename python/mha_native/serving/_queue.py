@@ -114,6 +114,11 @@ class RequestQueue:
             self._requests.append(request)
             self._work.notify_all()
 
+    def is_stepping(self) -> bool:
+        """Return whether the calling thread is in a step: in a callback."""
+        step = self._step
+        return step is not None and step[0] == threading.get_ident()
+
     def wake(self) -> None:
         """Wake the thread, which may have work."""
         with self._work:
@@ -164,6 +169,8 @@ class RequestQueue:
             self._check_open(function)
             if self._thread is not None:
                 raise RuntimeError(f"{function}: the Batcher was started before")
+            if self._step is not None:
+                raise RuntimeError(f"{function}: a step is under way; one thread at a time may step")
             self._thread = threading.Thread(target=self._run, name="mha_native.serving.Batcher", daemon=True)
             self._thread.start()
         atexit.register(self.close)
@@ -253,12 +260,17 @@ class RequestQueue:
     def _end(self) -> None:
         """End all requests, and free the caches; unless a callback asks for it, whose step does it at its own end."""
         with self._work:
-            if self._step is not None and self._step[0] == threading.get_ident():
+            if self.is_stepping():
                 return
             while self._step is not None:
                 self._work.wait(_SECONDS_BETWEEN_LOOKS)
-            requests, self._requests = self._requests, []
-        for request in requests:
-            request._end(CancelledError("Batcher.close: the Batcher was closed"))
+            requests = list(self._requests)
+        for each in requests:  # all of them before any callback, which may wait for another one
+            each._end(CancelledError("Batcher.close: the Batcher was closed"))
+        while request := self._popped():  # one after another: the next `close` goes on after an exception of a signal
             request._forget()
         self._caches.close()
+
+    def _popped(self) -> Request | None:
+        with self._work:
+            return self._requests.pop(0) if self._requests else None

@@ -145,7 +145,9 @@ class Batcher:
             Seconds until the text must be whole; else the request ends with TimeoutError, even if it still waits.
         on_text : function, optional
             Called in the thread that steps, with each piece of the text, and at last with None, however the request
-            ends. It must not take long. An exception in it ends the request.
+            ends. It must not take long. It may submit and cancel requests and close the Batcher, but not wait for a
+            request. An exception of any kind in it ends this request only. The exceptions are KeyboardInterrupt and
+            SystemExit in the main thread, which may come from a signal: they leave `run_step`, and end no request.
         **options
             As for `CausalLM.generate`, without `num_threads` and `cache_dtype`.
 
@@ -186,7 +188,9 @@ class Batcher:
             )
         text = NewText(lambda: generator.stream(tokens, checked), generator.end_tokens)
         deadline, has_stop = deadline_of(name, timeout, now), bool(checked.stop)
-        request = Request(sequence, choice, text, deadline, on_text, has_stop, now, self._queue.wake)
+        request = Request(
+            sequence, choice, text, deadline, on_text, has_stop, now, self._queue.wake, self._queue.is_stepping
+        )
         self._queue.add(name, request)
         return request
 
@@ -197,16 +201,19 @@ class Batcher:
         ------
         RuntimeError
             If another thread steps, or if the Batcher was started or closed.
+        KeyboardInterrupt, SystemExit
+            In the main thread, also from `on_text`, where they may come from a signal. No request ends.
         Exception
-            An error of the step, such as MemoryError, or KeyboardInterrupt. No request ends: the next call retries the
-            step. Use `Request.cancel` to drop a request first.
+            An error of the step, such as MemoryError. No request ends: the next call retries the step. Use
+            `Request.cancel` to drop a request first.
         """
         return self._queue.step("Batcher.run_step")
 
     def start(self) -> "Self":
         """Start a thread that steps while there are requests. Return the Batcher.
 
-        A step that fails ends the requests that were running, and the thread goes on with the others.
+        A step that fails ends the requests that were running, and the thread goes on with the others. RuntimeError if
+        a step is under way, as in a callback of `run_step`.
         """
         self._queue.start("Batcher.start")
         return self

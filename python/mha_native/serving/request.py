@@ -4,11 +4,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import suppress
 from math import nan
 from typing import NamedTuple, TypeVar
 
-from ..functions.messages import name_of_type
+from ..functions.messages import name_of_type, shown
 from ..functions.scalars import checked_real
 from ..models.generation.sampling import TokenChoice
 from ..models.generation.text_stream import TextStream
@@ -85,11 +84,13 @@ class Request:
 
     Iterate it for the text in pieces of whole characters, none of them empty; the iterator waits for each. You can
     iterate several times, from several threads. An error that ends the request before its text is whole is raised after
-    the last piece: TimeoutError, CancelledError of `concurrent.futures`, or the exception of a callback.
+    the last piece: TimeoutError, CancelledError of `concurrent.futures`, or the exception of a callback. One that is no
+    Exception, such as SystemExit or CancelledError of asyncio, would end the thread or task that waits. So it is the
+    cause of a RuntimeError.
 
     Parameters
     ----------
-    sequence, choice, text, deadline, on_text, has_stop, now, wake
+    sequence, choice, text, deadline, on_text, has_stop, now, wake, is_stepping
         Values that `Batcher.submit` computes.
 
     Examples
@@ -114,10 +115,11 @@ class Request:
         has_stop: bool,
         now: float,
         wake: Callable[[], None],
+        is_stepping: Callable[[], bool],
     ) -> None:
         self._sequence, self._choice, self._text = sequence, choice, text
         self._num_prompt = len(sequence.tokens)
-        self._deadline, self._on_text, self._wake = deadline, on_text, wake
+        self._deadline, self._on_text, self._wake, self._is_stepping = deadline, on_text, wake, is_stepping
         self._is_text_needed = has_stop or on_text is not None  # in each step; else whoever wants it makes it
         self._begin = now
         self._token_times: list[float] = []  # of the first and the last new token
@@ -145,11 +147,15 @@ class Request:
         ------
         TimeoutError
             If it has not ended in that time.
+        RuntimeError
+            In a callback of the same Batcher without `timeout`, where the wait would have no end.
         Exception
             The error that ended the request.
         """
         self._check_process("result")
         longest = None if timeout is None else checked_real("Request.result", "timeout", timeout)
+        if longest is None:
+            self._check_wait("result")
         with self._changed:
             if not self._changed.wait_for(lambda: self.done, longest):
                 raise TimeoutError(f"Request.result: the request has not ended in {timeout} s; it goes on")
@@ -191,6 +197,7 @@ class Request:
             self._check_process("iteration")
             with self._changed:
                 while len(items := so_far()) == place and not self.done:
+                    self._check_wait("iteration")
                     self._changed.wait()
                 new = items[place:]
             if not new and self._error is not None:
@@ -205,6 +212,12 @@ class Request:
             raise RuntimeError(
                 f"Request.{what}: the request belongs to process {self._process}, "
                 f"and this is {os.getpid()}, a fork of it"
+            )
+
+    def _check_wait(self, what: str) -> None:
+        if not self.done and self._is_stepping():
+            raise RuntimeError(
+                f"Request.{what}: a callback must not wait for a request: the step waits for the callback"
             )
 
     # The thread that steps calls the methods below.
@@ -234,8 +247,10 @@ class Request:
                 self._call(is_whole)
             if is_whole:
                 self._end(None)
-        except Exception as error:  # of the tokenizer, or whatever the callback raises
-            self._end(error)
+        except BaseException as error:  # of the tokenizer, or whatever the callback raises
+            if is_of_signal(error):
+                raise
+            self._end(_for_waiters(error))
 
     def _call(self, is_last: bool) -> None:
         """Call the callback with its next pieces, and with None at the end."""
@@ -250,9 +265,12 @@ class Request:
     def _forget(self) -> None:
         """Call the callback with None if the request ended without such a call; exceptions in it have no effect."""
         self._num_called = len(self._text.pieces)
-        with suppress(Exception):
+        self._wake, self._is_stepping = do_nothing, never
+        try:
             self._call(True)
-        self._wake = do_nothing
+        except BaseException as error:
+            if is_of_signal(error):
+                raise
 
     def _end(self, error: BaseException | None) -> bool:
         """End the request, and return True, unless it has ended."""
@@ -268,6 +286,26 @@ class Request:
 
 def do_nothing() -> None:
     """Wake nobody: a request that has ended keeps no reference to its Batcher."""
+
+
+def never() -> bool:
+    """Return False: no step waits for a request that has ended."""
+    return False
+
+
+def is_of_signal(error: BaseException) -> bool:
+    """Return whether a signal handler may have raised `error`: only the main thread runs them."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and isinstance(error, (KeyboardInterrupt, SystemExit))
+
+
+def _for_waiters(error: BaseException) -> Exception:
+    """Return the exception that whoever waits for a request gets, for one that ended it."""
+    if isinstance(error, Exception):
+        return error
+    failure = RuntimeError(f"Batcher.submit: on_text failed with {name_of_type(error)}: {shown(str(error))}")
+    failure.__cause__ = error
+    return failure
 
 
 def deadline_of(function: str, timeout: float | None, now: float) -> tuple[float, float] | None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from paged_history import DV, HK, B, D, History, Model, check
 from scattered_pages import grow, over_pages, poisoned, scatter
 from tolerance import assert_same_bits
 
 import mha_native
 from mha_native import KVCache, MultiHeadAttention, PagedKVCache, scaled_dot_product_attention
+from mha_native.functions.token_cache import TokenCache
 
-B, HK, D, DV = 4, 2, 3, 5
 F32 = np.float32
 Tokens = tuple[np.ndarray, np.ndarray]
 
@@ -31,55 +33,6 @@ def _tokens(rng: np.random.Generator, length: int, dtype: Any = F32, batch: int 
     return tuple(rng.standard_normal(shape).astype(dtype) for shape in shapes)  # type: ignore[return-value]
 
 
-class Model:
-    """Sequences as dense arrays, each with the pages that its tokens lie in."""
-
-    def __init__(self, cache: PagedKVCache) -> None:
-        self.size = cache.page_size
-        self.keys = [np.zeros((HK, 0, D), cache.dtype) for _ in range(cache.batch_size)]
-        self.values = [np.zeros((HK, 0, DV), cache.dtype) for _ in range(cache.batch_size)]
-
-    def lengths(self) -> list[int]:
-        return [key.shape[1] for key in self.keys]
-
-    def has_room(self, cache: PagedKVCache, counts: np.ndarray) -> bool:
-        """Whether there are pages for the new tokens, and for copies of those that others have, too."""
-        needed, table, shared = 0, cache.page_table, {}
-        for length, count, pages in zip(self.lengths(), counts, table, strict=True):
-            if count == 0:
-                continue
-            needed += -(-(length + count) // self.size) - -(-length // self.size)
-            if length % self.size:
-                shared.setdefault(pages[length // self.size], []).append(1)
-        for page, writers in shared.items():
-            needed += min(len(writers), int((table == page).sum()) - 1)
-        return needed <= cache.free_pages
-
-    def append(self, key: np.ndarray, value: np.ndarray, counts: np.ndarray) -> None:
-        for b, count in enumerate(counts):
-            self.keys[b] = np.concatenate([self.keys[b], key[b, :, :count]], axis=1)
-            self.values[b] = np.concatenate([self.values[b], value[b, :, :count]], axis=1)
-
-    def cut(self, b: int, first: int, last: int) -> None:
-        self.keys[b], self.values[b] = self.keys[b][:, first:last], self.values[b][:, first:last]
-
-    def become(self, b: int, source: int, length: int | None = None) -> None:
-        self.keys[b], self.values[b] = self.keys[source][:, :length], self.values[source][:, :length]
-
-    def check(self, cache: PagedKVCache) -> None:
-        assert cache.lengths.tolist() == self.lengths()
-        assert cache._check()
-        table = cache.page_table
-        assert (table >= 0).sum(axis=1).tolist() == [-(-length // self.size) for length in self.lengths()]
-        assert cache.free_pages == cache.num_pages - len(set(table[table >= 0].tolist()))
-        keys, values = cache.keys, cache.values
-        for b, length in enumerate(self.lengths()):
-            assert_same_bits(keys[b, :, :length], self.keys[b], label=f"keys of sequence {b}")
-            assert_same_bits(values[b, :, :length], self.values[b], label=f"values of sequence {b}")
-            assert not keys[b, :, length:].any()
-            assert not values[b, :, length:].any()
-
-
 def _state(cache: PagedKVCache) -> tuple[Any, ...]:
     return cache.lengths.tolist(), cache.page_table.tolist(), cache.free_pages, cache.keys.tobytes()
 
@@ -87,84 +40,32 @@ def _state(cache: PagedKVCache) -> tuple[Any, ...]:
 @pytest.mark.parametrize("page_size", [64, 128, 192])
 @pytest.mark.parametrize("seed", range(8))
 def test_any_history(seed: int, page_size: int) -> None:
-    rng = np.random.default_rng(seed)
-    cache = poisoned(_cache(int(rng.integers(4, 14)), page_size))
-    model = Model(cache)
+    history = History(seed, page_size)
     for _ in range(60):
-        lengths, before = np.array(model.lengths()), _state(cache)
-        match rng.integers(9):
-            case 0 | 1 | 2:
-                tokens = _tokens(rng, int(rng.choice([0, 1, 5, page_size, 2 * page_size + 3])))
-                counts = rng.integers(tokens[0].shape[2] + 1, size=B) * (rng.random(B) < 0.7)
-                if model.has_room(cache, counts):
-                    cache.append(*tokens, new_lengths=counts)
-                    model.append(*tokens, counts)
-                else:
-                    with pytest.raises(ValueError, match=r"of \d+ tokens: \d+ needed, \d+ free|has a capacity of"):
-                        cache.append(*tokens, new_lengths=counts)
-                    assert _state(cache) == before
-            case 3:
-                counts = rng.integers(lengths + 1)
-                cache.rollback(counts)
-                for b, count in enumerate(counts):
-                    model.cut(b, 0, lengths[b] - count)
-            case 4:
-                index = rng.permutation(B) if rng.random() < 0.5 else rng.integers(B, size=B)
-                cache.reorder(index)
-                keys, values = list(model.keys), list(model.values)
-                model.keys, model.values = [keys[i] for i in index], [values[i] for i in index]
-            case 5 | 6 if not lengths.all():
-                source = int(rng.integers(B))
-                into = int(np.flatnonzero(lengths == 0)[0])
-                if into == source:
-                    continue
-                length = int(rng.integers(lengths[source] + 1)) if rng.random() < 0.7 else None
-                assert cache.fork(source, None if rng.random() < 0.5 else into, length) == into
-                model.become(into, source, length)
-            case 7:
-                gone = rng.permutation(B)[: int(rng.integers(1, 3))]
-                cache.release(gone if rng.random() < 0.5 else int(gone[0]))
-                for b in gone if cache.lengths[gone[-1]] == 0 else gone[:1]:
-                    model.cut(b, 0, 0)
-                model.keys = [key[:, :n] for key, n in zip(model.keys, cache.lengths, strict=True)]
-                model.values = [value[:, :n] for value, n in zip(model.values, cache.lengths, strict=True)]
-                assert cache.lengths[gone[0]] == 0
-            case 8:
-                count = int(rng.integers(4 * page_size))
-                cache.keep_last(count)
-                for b, length in enumerate(lengths):
-                    drop = max(length - count, 0) // page_size * page_size
-                    model.cut(b, drop, length)
-                    kept = length - drop
-                    assert kept == length if length <= count else count <= kept < count + page_size
-        model.check(cache)
-    for other in (pickle.loads(pickle.dumps(cache)), copy.deepcopy(cache)):
-        assert type(other) is PagedKVCache
-        if other.lengths.any():
-            assert_same_bits(other.keys, cache.keys)
-    cache.clear()
-    assert cache.free_pages == cache.num_pages
-    assert cache._check()
+        history.step()
+    history.cache.clear()
+    assert history.cache.free_pages == history.cache.num_pages
+    assert history.cache._check()
 
 
 def test_pages_are_shared_until_they_are_written_to() -> None:
     rng = np.random.default_rng(0)
     cache = poisoned(_cache())
-    model = Model(cache)
+    model = Model(64, F32)
     prompt = _tokens(rng, 100)
     only_first = np.array([100, 0, 0, 0])
     cache.append(*prompt, new_lengths=only_first)
     model.append(*prompt, only_first)
     for length in (100, 64, 70):
         into = cache.fork(0, length=length)
-        model.become(into, 0, length)
+        model.fork(0, into, length)
     assert cache.free_pages == 10
     assert (cache.page_table[:, 0] == 0).all()
     tokens = _tokens(rng, 1)
     one_each = np.ones(B, int)
     cache.append(*tokens, one_each)
     model.append(*tokens, one_each)
-    model.check(cache)
+    check(cache, model, rng)
     # Three had the second page: the last of them writes to it as it is, the others to copies.
     assert len(set(cache.page_table[:, 1].tolist())) == 4
     assert cache.free_pages == 12 - 5
@@ -280,6 +181,143 @@ def test_every_sequence_has_tokens() -> None:
     grow(cache, 0, 1, 3)
     with pytest.raises(ValueError, match="into must be given: every sequence has tokens"):
         cache.fork(0)
+    cache.clear()
+    with pytest.raises(ValueError, match="into must be given: every other sequence has tokens"):
+        cache.fork(0)
+
+
+def test_a_fork_into_the_first_other_sequence_without_tokens() -> None:
+    cache = _cache()
+    assert cache.fork(0) == 1
+    grow(cache, 1, 1, 3)
+    assert cache.fork(0) == 2
+    assert cache.fork(1) == 0
+    assert cache.lengths.tolist() == [3, 3, 0, 0]
+
+
+def _forked(dtype: Any = F32) -> PagedKVCache:
+    """Four sequences in four pages; two share all of them, and two, whose first page is gone, the rest."""
+    cache = _cache(6, dtype=dtype)
+    cache.append(
+        *_tokens(np.random.default_rng(1), 200, F32 if dtype == "int8" else cache.dtype), np.arange(B) // 3 * 200
+    )
+    for length in (150, 200, 150):
+        cache.fork(3, length=length)
+    cache.keep_last(100)
+    return cache
+
+
+COPIES: dict[str, Callable[[PagedKVCache], PagedKVCache]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    **{f"pickle{p}": lambda cache, p=p: pickle.loads(pickle.dumps(cache, p)) for p in range(6)},
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_share_the_pages_that_the_original_shares(how: str, dtype: Any) -> None:
+    cache = _forked(dtype)
+    assert cache.free_pages == 2
+    other = COPIES[how](cache)
+    assert other.free_pages == 2
+    assert other._check()
+    for ours, theirs in ((other.keys, cache.keys), (other.values, cache.values)):
+        assert_same_bits(ours, theirs)
+    before = _state(cache)
+    grow(other, 0, 1, 1)
+    assert other.free_pages == 1, "the shared page was copied, since another sequence has it"
+    assert _state(cache) == before
+
+
+def test_a_state_holds_each_page_once() -> None:
+    cache = _forked()
+    state = cache.state_dict()
+    assert {name: array.shape for name, array in state.items()} == {
+        "keys": (4, HK, 64, D),
+        "values": (4, HK, 64, DV),
+        "lengths": (B,),
+        "page_table": (B, 3),
+    }
+    assert_same_bits(
+        state["keys"][state["page_table"][0]].swapaxes(0, 1).reshape(HK, -1, D)[:, :136], cache.keys[0, :, :136]
+    )
+    loaded = _cache(4)
+    loaded.load_state_dict(state)
+    assert loaded.free_pages == 0
+    dense, larger = KVCache(B, HK, 150, D, DV), _cache(8, 128)
+    for other in (dense, larger):
+        other.load_state_dict(state)
+        for name, array in other.state_dict().items():
+            assert_same_bits(array, TokenCache.state_dict(cache)[name])
+    assert larger.free_pages == 0
+
+
+def _changed(**entries: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A state in which some entries are functions of what they were."""
+    return lambda state: state | {name: change(state[name]) for name, change in entries.items()}
+
+
+def _some(name: str) -> list[Any]:
+    """What no entry may be: a function of the entry for each."""
+    wrong_dtype = (lambda x: x.astype(np.complex64), lambda x: x.astype(bool), lambda x: x.astype(object))
+    wrong_shape = (lambda x: x[None, None, ..., None], lambda x: x[:-1], lambda x: x.ravel()[:0], lambda x: x[..., 0])
+    every = [lambda x: None, lambda x: "words", lambda x: x.tolist(), lambda x: 3, *wrong_dtype, *wrong_shape]
+    if name in ("lengths", "page_table"):
+        every += [
+            lambda x: -2 - x,
+            lambda x: x * 2**40,
+            lambda x: x.astype(float) * np.nan,
+            lambda x: x.astype("u8") + 2**63,
+        ]
+    if name in ("keys", "values"):
+        every += [lambda x: x.astype(np.int16), lambda x: x.astype(np.float64), lambda x: x.astype(">f4")]
+    return [_changed(**{name: change}) for change in every]
+
+
+@pytest.mark.parametrize("form", ["dense", "paged", "shared"])
+def test_a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing(form: str) -> None:
+    cache: Any = {"dense": KVCache(B, HK, 200, D, DV), "paged": _cache(), "shared": _forked()}[form]
+    if form != "shared":
+        cache.append(*_tokens(np.random.default_rng(0), 90), np.array([90, 0, 3, 64]))
+    state = cache.state_dict()
+    assert ("page_table" in state) == (form == "shared")
+    faults = [(name, change) for name in state for change in _some(name)]
+    # Without its page_table the state of shared pages has more tokens than rows.
+    faults += [
+        (
+            "lengths" if name == "page_table" else name,
+            lambda state, name=name: {k: v for k, v in state.items() if k != name},
+        )
+        for name in state
+    ]
+    faults += [("more", lambda state: state | {"more": state["keys"]}), ("3", lambda state: state | {3: state["keys"]})]
+    before = cache.state_dict(), cache.keys.tobytes(), cache.values.tobytes()
+    for other in (cache, KVCache(B, HK, 200, D, DV), _cache(8, 128)):
+        other.load_state_dict(state)
+        for name, change in faults:
+            with pytest.raises((TypeError, ValueError), match=rf"^KVCache\.load_state_dict: .*\b{name}\b"):
+                other.load_state_dict(change(state))
+            for kept, array in other.state_dict().items():
+                if other is cache:
+                    assert_same_bits(array, before[0][kept])
+        if other is cache:
+            assert (cache.keys.tobytes(), cache.values.tobytes()) == before[1:]
+        assert other.lengths.tolist() == cache.lengths.tolist()
+
+
+@pytest.mark.parametrize("form", ["paged", "shared"])
+def test_a_state_of_any_strides_and_integers_loads(form: str) -> None:
+    cache = _cache() if form == "paged" else _forked()
+    if form == "paged":
+        cache.append(*_tokens(np.random.default_rng(0), 90), np.array([90, 0, 3, 64]))
+    strided = {name: np.repeat(array, 2, axis=-1)[..., ::2] for name, array in cache.state_dict().items()}
+    strided |= {name: strided[name].astype(np.int16) for name in strided if name in ("lengths", "page_table")}
+    strided["keys"] = np.asfortranarray(strided["keys"])
+    other = _cache()
+    other.load_state_dict(strided)
+    for name, array in other.state_dict().items():
+        assert_same_bits(array, cache.state_dict()[name])
 
 
 def test_state_dicts_go_between_dense_and_paged() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import pickle
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -340,3 +342,12 @@ def test_bytes_moved_are_those_of_the_messages(rng: np.random.Generator) -> None
         expected = bytes_moved(sizes, 3, 2600, HEADS, itemsize=4, is_exact=exact)
         assert workers.moved == expected["queries"]
     assert ShardHost().answer("leave", "none", 0) is None
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_it_refuses_copies_which_would_have_other_tokens(copied: Callable[[Any], Any]) -> None:
+    cache = ShardedKVCache(LocalWorkers(2), 1, 1, 1024, 4)
+    cache.append(*np.ones((2, 1, 1, 600, 4), np.float32))
+    with pytest.raises(TypeError, match=r"^ShardedKVCache: it cannot be copied or pickled, .* in its workers"):
+        copied(cache)
+    assert cache.lengths.tolist() == [600]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import linecache
 import os
@@ -81,6 +82,15 @@ def pages_lost(batcher: Batcher) -> int:
     assert scheduler.free_pages([]) == batcher.statistics.free_pages == batcher.statistics.num_pages
     scheduler.release_kept()
     return scheduler._pool.num_pages - scheduler._pool.free_pages
+
+
+def wait_for_pages(batcher: Batcher) -> None:
+    """Until the thread has forgotten all requests, which have ended."""
+    deadline = time.monotonic() + 30
+    while batcher.statistics.free_pages < batcher.statistics.num_pages and time.monotonic() < deadline:
+        time.sleep(0.001)
+    while batcher._queue._requests and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def finish(batcher: Batcher) -> None:
@@ -295,6 +305,208 @@ def test_a_callback_that_ends_its_thread_ends_nothing_else(model: CausalLM) -> N
         assert batcher.submit([5, 7], max_new_tokens=3).result(30) == model.generate([5, 7], max_new_tokens=3)
 
 
+class Ending(BaseException):
+    """No Exception, like the others that end a thread or a task."""
+
+
+@pytest.mark.parametrize("at", [1, 3, "end", "cancelled"])
+@pytest.mark.parametrize(
+    "error",
+    [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit, Ending, StopIteration, CancelledError],
+)
+def test_an_error_of_any_kind_in_a_callback_ends_its_request_only(
+    model: CausalLM, prompts: list[list[int]], expected: list[list[int]], error: type[BaseException], at: Any
+) -> None:
+    """In the thread of the Batcher, where no signal is handled."""
+    victim, calls, has_raised = 2, 0, threading.Event()
+
+    def on_text(piece: str | None) -> None:
+        nonlocal calls
+        calls += 1
+        if at == "cancelled" and calls == 1:
+            requests[victim].cancel()
+        if calls == at or (at in ("end", "cancelled") and piece is None):
+            has_raised.set()
+            raise error("of its own")
+
+    batcher = Batcher(model, **SMALL)
+    requests = [
+        batcher.submit(prompt, **options, on_text=on_text if k == victim else None)
+        for k, (prompt, options) in enumerate(zip(prompts, OPTIONS, strict=True))
+    ]
+    with batcher:
+        for k, request in enumerate(requests):
+            if k != victim:
+                request.result(30)
+                assert list(request.tokens()) == expected[k]
+        if at == "cancelled":
+            with pytest.raises(CancelledError, match=r"Request\.cancel"):
+                requests[victim].result(30)
+        else:
+            with pytest.raises((error, RuntimeError)) as caught:
+                requests[victim].result(30)
+            assert isinstance(caught.value, Exception), "it does not end the thread that waits"
+            assert issubclass(error, Exception) or isinstance(caught.value.__cause__, error)
+            assert "of its own" in str(caught.value)
+            with pytest.raises((type(caught.value), RuntimeError)):  # Python lets no StopIteration out of a generator
+                list(requests[victim])
+        wait_for_pages(batcher)
+        assert has_raised.is_set()
+        assert pages_lost(batcher) == 0
+        assert batcher.submit(prompts[4], **OPTIONS[4]).result(30) == model.generate(prompts[4], **OPTIONS[4])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("is_main", [True, False])
+def test_what_may_be_of_a_signal_leaves_a_step_and_ends_no_request(
+    model: CausalLM, prompts: list[list[int]], expected: list[list[int]], error: type[BaseException], is_main: bool
+) -> None:
+    victim, calls = 0, 0
+
+    def on_text(piece: str | None) -> None:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 5) or piece is None:
+            raise error
+
+    batcher = Batcher(model, **SMALL)
+    requests = [
+        batcher.submit(prompt, **options, on_text=on_text if k == victim else None)
+        for k, (prompt, options) in enumerate(zip(prompts, OPTIONS, strict=True))
+    ]
+    num_left = 0
+
+    def drive() -> None:
+        nonlocal num_left
+        for _ in range(2000):
+            try:
+                if not batcher.run_step():
+                    return
+            except error:
+                num_left += 1
+
+    if is_main:
+        drive()
+    else:
+        thread = threading.Thread(target=drive)
+        thread.start()
+        thread.join(60)
+    assert pages_lost(batcher) == 0
+    leaves = is_main and error is not asyncio.CancelledError
+    assert num_left == (3 if leaves else 0)
+    for k, request in enumerate(requests):
+        if k == victim and not leaves:
+            with pytest.raises(RuntimeError, match=f"on_text failed with {error.__name__}"):
+                request.result(0)
+        else:
+            assert list(request.tokens()) == expected[k]
+
+
+def test_closing_ends_all_requests_although_their_callbacks_fail(model: CausalLM) -> None:
+    has_begun = threading.Event()
+
+    def on_text(piece: str | None) -> None:
+        has_begun.set()
+        if piece is None:
+            for request in requests:
+                with pytest.raises(CancelledError):
+                    request.result()
+            raise SystemExit
+
+    batcher = Batcher(model, max_sequences=2)
+    requests = [batcher.submit([5, 6, 7], max_new_tokens=250, on_text=on_text) for _ in range(4)]
+    with batcher:
+        assert has_begun.wait(30)
+    for request in requests:
+        with pytest.raises(CancelledError, match=r"Batcher\.close"):
+            request.result(30)
+    assert batcher._queue._caches.free_pages == batcher.statistics.num_pages
+
+
+@pytest.mark.parametrize("has_thread", [True, False])
+def test_what_a_callback_may_do_with_its_batcher(model: CausalLM, has_thread: bool) -> None:
+    """It may submit, cancel and close. Waits would have no end, and another step or thread is refused."""
+    refused: list[str] = []
+    more: list[Request] = []
+
+    def on_text(piece: str | None) -> None:
+        if refused or piece is None:
+            return
+        calls = (
+            other.result,
+            lambda: next(iter(waiting)),
+            lambda: list(own[0].tokens()),
+            batcher.run_step,
+            batcher.start,
+        )
+        for call in calls:
+            with pytest.raises(RuntimeError) as error:
+                call()
+            refused.append(str(error.value))
+        with pytest.raises(TimeoutError):
+            other.result(0.0)
+        more.append(batcher.submit([8, 9], max_new_tokens=3))
+        assert other.cancel()
+        with pytest.raises(CancelledError):
+            other.result()
+
+    def closes(piece: str | None) -> None:
+        batcher.close()
+
+    batcher = Batcher(model, max_sequences=2)
+    own = [batcher.submit([5, 6], max_new_tokens=20, on_text=on_text)]
+    other, waiting = (batcher.submit([7, 8, 9], max_new_tokens=250) for _ in range(2))
+    if has_thread:
+        batcher.start()
+        assert own[0].result(30) == model.generate([5, 6], max_new_tokens=20)
+        assert more[0].result(30) == model.generate([8, 9], max_new_tokens=3)
+        last = batcher.submit([5, 6], max_new_tokens=20, on_text=closes)
+        batcher._queue._thread.join(30)  # type: ignore[union-attr]
+        assert not batcher._queue._thread.is_alive()  # type: ignore[union-attr]
+    else:
+        finish(batcher)
+        last = batcher.submit([5, 6], max_new_tokens=20, on_text=closes)
+        while not last.done:
+            batcher.run_step()
+    assert sum("a callback must not wait for a request" in message for message in refused) == 3
+    steps = "Batcher.run_step: another step is under way; one thread at a time may step"
+    starts = "Batcher.start: a step is under way; one thread at a time may step"
+    assert refused[3:] == [steps, "Batcher.start: the Batcher was started before" if has_thread else starts]
+    with pytest.raises(CancelledError):
+        last.result(30)
+
+
+def test_consumers_that_go_away_change_nothing(
+    model: CausalLM, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    """Iterators that are closed early, and tasks of asyncio that are cancelled while they wait."""
+
+    async def consume(request: Request) -> list[str]:
+        pieces, end = iter(request), object()
+        found: list[Any] = []
+        while not found or found[-1] is not end:
+            found.append(await asyncio.to_thread(next, pieces, end))
+        return found[:-1]
+
+    async def consume_all() -> list[Any]:
+        tasks = [asyncio.create_task(consume(request)) for request in requests]
+        await asyncio.sleep(0.01)
+        for task in tasks[1:]:
+            task.cancel()
+        return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
+
+    with Batcher(model, **SMALL) as batcher:
+        requests = submit_all(batcher, prompts)
+        closed = iter(requests[0].tokens())
+        next(closed)
+        closed.close()  # type: ignore[attr-defined]
+        first, *_ = asyncio.run(consume_all())
+        assert "".join(first) == requests[0].result(30)
+        for request, tokens in zip(requests, expected, strict=True):
+            request.result(30)
+            assert list(request.tokens()) == tokens
+
+
 def test_requests_come_and_go_in_random_threads(
     model: CausalLM, prompts: list[list[int]], expected: list[list[int]]
 ) -> None:
@@ -323,11 +535,7 @@ def test_requests_come_and_go_in_random_threads(
             thread.join(60)
             assert not thread.is_alive()
         assert wrong == []
-        deadline = time.monotonic() + 30
-        while batcher.statistics.free_pages < batcher.statistics.num_pages and time.monotonic() < deadline:
-            time.sleep(0.01)
-        while batcher._queue._requests:
-            time.sleep(0.01)
+        wait_for_pages(batcher)
         assert pages_lost(batcher) == 0
 
 

@@ -31,7 +31,8 @@ def grow(cache: PagedKVCache, sequence: int, number: float, count: int) -> None:
     counts = np.zeros(cache.batch_size, int)
     counts[sequence] = count
     shape = (cache.batch_size, cache.num_kv_heads, count)
-    one = np.array(number, cache.dtype)  # a view of one number: arrays of this size would take most of the time
+    dtype = np.float32 if cache.dtype == np.int8 else cache.dtype
+    one = np.array(number, dtype)  # a view of one number: arrays of this size would take most of the time
     tokens = (np.broadcast_to(one, (*shape, n)) for n in (cache.head_dim, cache.value_head_dim))
     cache.append(*tokens, new_lengths=counts)
 

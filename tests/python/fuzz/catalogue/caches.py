@@ -91,7 +91,10 @@ def _loader_of(form: str) -> None:
     @entry(_name_of(form, "load_state_dict"))
     def make(rng: Generator) -> Made:
         dtype = some_dtype(rng)
-        return cache_of(rng, form, dtype).load_state_dict, {"state": cache_of(rng, form, dtype).state_dict()}
+        saved = cache_of(rng, form, dtype)
+        if form == "PagedKVCache" and rng.random() < 0.5:
+            saved.fork(0)  # type: ignore[attr-defined]
+        return cache_of(rng, form, dtype).load_state_dict, {"state": saved.state_dict()}
 
 
 for _form in FORMS:
