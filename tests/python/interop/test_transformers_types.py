@@ -88,6 +88,7 @@ def test_a_model_of_the_user_does_not_refuse_others() -> None:
 
     class Mine(transformers.BertPreTrainedModel):  # type: ignore[misc, name-defined]
         __module__ = "nowhere"
+        _can_set_attn_implementation_cached_value = None  # as if no base class had been asked before
 
     assert not Mine._can_set_attn_implementation()
     assert Mine.config_class is transformers.BertConfig
