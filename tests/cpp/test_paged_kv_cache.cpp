@@ -147,6 +147,10 @@ TEST(PagedKVCache, PagesAreCopiedOnceAndAssignedWithTheirSequences) {
   PagedKVCache small = make_cache(2);
   const auto too_many = [&] { small.assign_pages(key.view(), value.view(), {}, {}, tables, 3, lengths); };
   expect_words(message_of<std::invalid_argument>(too_many), {"has 2 pages; got 3"});
+  expect_words(message_of<std::invalid_argument>([&] { cache.copy_pages(key.view(), key.view()); }),
+               {"rows must be the keys, the values or their scales"});
+  const auto no_tables = [&] { other.assign_pages(key.view(), value.view(), {}, {}, nullptr, 3, lengths); };
+  expect_words(message_of<std::invalid_argument>(no_tables), {"page_table and lengths must be given"});
   expect_words(message_of<std::invalid_argument>([&] { small.copy_pages(small.keys(), ours.view()); }),
                {"PagedKVCache.copy_pages", "out must be [0, 2, at least 64, 8]"});
 }
@@ -197,6 +201,32 @@ TEST(PagedKVCache, FromC) {
   plain.rollback(back);
   scaled_dot_product_attention(query.view(), plain, expected.view());
   EXPECT_EQ(out.data(), expected.data());
+
+  const Index used = 6 - mha_paged_cache_free_pages(cache);
+  auto key_pages = nans<float>({used, Hk, 64, D}), value_pages = nans<float>({used, Hk, 64, Dv});
+  const mha_tensor kp = mha_dense(key_pages.data().data(), MHA_DTYPE_f32, 4, key_pages.view().extents),
+                   vp = mha_dense(value_pages.data().data(), MHA_DTYPE_f32, 4, value_pages.view().extents);
+  const mha_tensor keys = mha_cache_keys(cache), values = mha_cache_values(cache);
+  ASSERT_EQ(mha_paged_cache_copy_pages(cache, &keys, &kp), MHA_OK) << mha_last_error();
+  ASSERT_EQ(mha_paged_cache_copy_pages(cache, &values, &vp), MHA_OK) << mha_last_error();
+  std::vector<std::int64_t> tables;  // the pages in use are the first ones of the pool
+  for (Index b = 0; b < B; ++b)
+    for (Index i = 0; i < 2; ++i)
+      tables.push_back(i < mha_paged_cache_pages_of(cache, b) ? mha_paged_cache_page_table(cache, b)[i] : -1);
+  const std::vector<std::int64_t> lengths(mha_cache_lengths(cache), mha_cache_lengths(cache) + B);
+  mha_paged_cache_config exact = config;
+  exact.num_pages = used;
+  mha_cache* other = nullptr;
+  ASSERT_EQ(mha_paged_cache_create(&exact, &other), MHA_OK) << mha_last_error();
+  const auto assign = [&](const mha_tensor* scale) {
+    return mha_paged_cache_assign_pages(other, &kp, &vp, scale, scale, tables.data(), 2, lengths.data());
+  };
+  EXPECT_EQ(assign(&vp), MHA_INVALID_ARGUMENT);
+  ASSERT_EQ(assign(nullptr), MHA_OK) << mha_last_error();
+  EXPECT_EQ(mha_paged_cache_free_pages(other), 0);
+  ASSERT_EQ(mha_scaled_dot_product_attention_cached(&q, other, &o, nullptr, nullptr), MHA_OK) << mha_last_error();
+  EXPECT_EQ(out.data(), expected.data());
+  mha_cache_destroy(other);
 
   ASSERT_EQ(mha_paged_cache_release(cache, 0), MHA_OK);
   EXPECT_TRUE(mha_paged_cache_check_pages(cache));

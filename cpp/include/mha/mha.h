@@ -237,6 +237,16 @@ MHA_API bool mha_paged_cache_check_pages(const mha_cache* cache) MHA_NOEXCEPT; /
 MHA_API mha_status mha_paged_cache_fork(mha_cache* cache, ptrdiff_t sequence, ptrdiff_t into,
                                         ptrdiff_t length) MHA_NOEXCEPT;
 MHA_API mha_status mha_paged_cache_release(mha_cache* cache, ptrdiff_t sequence) MHA_NOEXCEPT;
+/* The N pages that sequences have, each once: rows is mha_cache_keys(), mha_cache_values() or their scales, and out
+ * [N, Hk, page_size, columns]. */
+MHA_API mha_status mha_paged_cache_copy_pages(const mha_cache* cache, const mha_tensor* rows,
+                                              const mha_tensor* out) MHA_NOEXCEPT;
+/* Replaces everything by N such pages. tables [B, table_columns]: the pages of each sequence, 0 to N - 1, then -1;
+ * lengths [B]. The scales are null unless the cache is of int8. */
+MHA_API mha_status mha_paged_cache_assign_pages(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
+                                                const mha_tensor* key_scale, const mha_tensor* value_scale,
+                                                const int64_t* tables, ptrdiff_t table_columns,
+                                                const int64_t* lengths) MHA_NOEXCEPT;
 
 /* How the weights of projections are stored: MHA_WEIGHT_FORMAT_ and the constant of a row of weight_formats.def, such as
  * MHA_WEIGHT_FORMAT_PLAIN or MHA_WEIGHT_FORMAT_INT8. */

@@ -1,6 +1,10 @@
 // The functions that a PagedKVCache adds to a KVCache.
 #include "mha/paged_kv_cache.hpp"
 
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
+
 #include "cache/paged_storage.hpp"
 #include "checks/kv_cache.hpp"
 
@@ -39,8 +43,15 @@ void PagedKVCache::release(Index sequence) {
 }
 
 void PagedKVCache::copy_pages(const TensorView& rows, const MutableTensorView& out) const {
-  validate_copy("PagedKVCache.copy_pages", *this, rows, out, num_pages() - free_pages(), page_size());
-  pages(*this).read_pages(rows, out);
+  const TensorView all[] = {keys(), values(), key_scales(), value_scales()};
+  const TensorView* const own = std::find_if(std::begin(all), std::end(all), [&](const TensorView& each) {
+    return each && each.data == rows.data && each.extents[3] == rows.extents[3];
+  });
+  if (own == std::end(all))
+    throw std::invalid_argument(
+        "PagedKVCache.copy_pages: rows must be the keys, the values or their scales of this cache");
+  validate_copy("PagedKVCache.copy_pages", *this, *own, out, num_pages() - free_pages(), page_size());
+  pages(*this).read_pages(*own, out);
 }
 
 void PagedKVCache::assign_pages(const TensorView& key, const TensorView& value, const TensorView& key_scale,

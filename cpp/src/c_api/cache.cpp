@@ -183,3 +183,17 @@ mha_status mha_paged_cache_fork(mha_cache* cache, ptrdiff_t sequence, ptrdiff_t 
 mha_status mha_paged_cache_release(mha_cache* cache, ptrdiff_t sequence) noexcept {
   return guarded(__func__, [&] { paged_of(cache).release(sequence); });
 }
+
+mha_status mha_paged_cache_copy_pages(const mha_cache* cache, const mha_tensor* rows, const mha_tensor* out) noexcept {
+  return guarded(__func__, [&] { paged_of(cache).copy_pages(view(rows, "rows"), view(out, "out")); });
+}
+
+mha_status mha_paged_cache_assign_pages(mha_cache* cache, const mha_tensor* key, const mha_tensor* value,
+                                        const mha_tensor* key_scale, const mha_tensor* value_scale,
+                                        const int64_t* tables, ptrdiff_t table_columns,
+                                        const int64_t* lengths) noexcept {
+  return guarded(__func__, [&] {
+    paged_of(cache).assign_pages(view(key, "key"), view(value, "value"), view(key_scale, "key_scale"),
+                                 view(value_scale, "value_scale"), tables, table_columns, lengths);
+  });
+}

@@ -242,6 +242,8 @@ void validate_pages(const char* f, const PagedKVCache& cache, const TensorView& 
     if (scale.dtype != DType::f32) throw DTypeError(f + (": " + std::string(name)) + " must be of float32");
     check_pages(f, cache, name, scale, 1, {{"key", key}, {name, scale}});
   }
+  if (c.batch_size > 0 && (lengths == nullptr || (tables == nullptr && table_columns > 0)))
+    fail(f, "page_table and lengths must be given");
   const Index pages = key.extents[0];
   if (pages > cache.num_pages())
     fail(f, "the cache has " + std::to_string(cache.num_pages()) + " pages; got " + std::to_string(pages));
