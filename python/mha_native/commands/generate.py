@@ -1,13 +1,18 @@
 """The command ``generate``: a language model continues a prompt, or the lines of a file."""
 
 import argparse
+import contextlib
 import json
 import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
+from ..functions.messages import rename_arguments
 from ..models import CausalLM
+from ..models.generation.engine import GenerationOptions
 from ..serving import Batcher, Request
 from .errors import UserError, complain
 from .input_texts import objects, opened, text_in, texts_given
@@ -53,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    with _names_of_options(*_GENERATION):  # before the model is read
+        GenerationOptions.checked("generate", _generation(options), np.dtype(np.float32))
     if options.file is not None:
         _continue_file(options)
     elif options.output is not None:
@@ -139,8 +146,21 @@ def _in_order(batcher: Batcher, requests: Iterator[Request]) -> Iterator[Request
 
 
 def _load(options: argparse.Namespace) -> CausalLM:
-    formats = formats_of(options) | {"max_length": options.max_length}
-    return loaded(lambda: CausalLM.from_pretrained(options.model, **formats))
+    formats = formats_of(options)
+    if options.max_length is None:
+        return loaded(lambda: CausalLM.from_pretrained(options.model, **formats))
+    with _names_of_options("max_length"):
+        return loaded(lambda: CausalLM.from_pretrained(options.model, max_length=options.max_length, **formats))
+
+
+@contextlib.contextmanager
+def _names_of_options(*names: str) -> Iterator[None]:
+    """Name arguments of functions as the options of the command line, in errors that the user can correct."""
+    try:
+        yield
+    except (TypeError, ValueError, UserError) as error:
+        rename_arguments(error, **{name: f"--{name.replace('_', '-')}" for name in names})
+        raise UserError(str(error)) from error
 
 
 def _generation(options: argparse.Namespace) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from ..functions.dtypes import LAYER_DTYPES, WEIGHT_FORMATS
+from ..functions.messages import shown
 
 
 def add_model(parser: argparse.ArgumentParser, further: str = "") -> None:
@@ -45,7 +46,10 @@ def add_results(parser: argparse.ArgumentParser, of_what: str) -> None:
 
 def count(text: str) -> int:
     """Convert an argument to an integer of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise ValueError
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:  # argparse puts the name of the option before the message
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1; got {shown(text)}")
     return number

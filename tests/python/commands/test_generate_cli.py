@@ -206,6 +206,36 @@ def test_what_the_user_can_mend(
     assert_refused(*run(capsys, "generate", "--model", directory, *arguments), *words)
 
 
+NUMBERS = {
+    "--max-new-tokens": ["0", "-1", "x", "1.5", "1" + "0" * 30],
+    "--temperature": ["-1", "nan", "inf", "x"],
+    "--top-k": ["-1", "0", "x", "1" + "0" * 30],
+    "--top-p": ["0", "1.5", "nan", "x"],
+    "--min-p": ["-1", "2", "nan", "x"],
+    "--repetition-penalty": ["0", "-1", "inf", "x"],
+    "--seed": ["-1", "x", "1.5"],
+    "--max-length": ["0", "-1", "x", "49", "1" + "0" * 30],
+    "--stop": [""],
+}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [(option, value) for option, values in NUMBERS.items() for value in values]
+)
+def test_a_message_names_the_option(
+    option: str, value: str, directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["generate", "--model", directory, "--prompt", "the", f"{option}={value}"]
+    code: Any
+    try:
+        code, _, err = run(capsys, *arguments)
+    except SystemExit as error:  # of argparse
+        code, err = error.code, capsys.readouterr().err
+    assert code == 2
+    assert re.search(rf"(argument |: ){option}( must|: )", err), err
+    assert "count" not in err
+
+
 def test_wrong_usage(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ([], ["--prompt", "a", "--file", "b"], ["--prompt", "a", "--output", "b.jsonl"]):
         with pytest.raises(SystemExit) as caught:
