@@ -89,7 +89,7 @@ class CausalLM(PretrainedGenerator):
             model, in F32, F16, BF16, Q4_0 to Q8_0, or Q4_K to Q6_K.
 
             A str that is not a path, such as ``"HuggingFaceTB/SmolLM2-135M-Instruct"``, is looked up in the local cache
-            of Hugging Face, as by `SentenceEncoder.from_pretrained`.
+            of Hugging Face, and downloaded if it is missing, as by `SentenceEncoder.from_pretrained`.
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
             The dtype of the computation, whatever the dtype of the files.
         weight_dtype : str, optional
