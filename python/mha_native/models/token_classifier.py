@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from .. import _core
 from ..functions.deprecation import renamed
-from ..functions.messages import listed, shown
+from ..functions.messages import in_the_name_of, listed, shown
 from ..layers._constructor_arguments import optional_size
 from .heads.classification import TOKENS
 from .heads.classifier import Classifier, PretrainedClassifier
@@ -174,9 +174,10 @@ class TokenClassifier(PretrainedClassifier):
         def remembered() -> Iterator[list[int]]:
             for i, text in enumerate(texts):
                 check_text(what, text, i)
-                for window in self._pieces.windows(text, stride):
-                    pending.append(window)
-                    yield window.ids
+                with in_the_name_of(what):
+                    for window in self._pieces.windows(text, stride):
+                        pending.append(window)
+                        yield window.ids
 
         entities: list[Entity] = []  # in the windows of one text, so far
         num_windows = 0

@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 COUNTS = nightly((60, 4000), quick=(60,))
 
 # Messages about a text, for files that are valid: a tokenizer or a template can give it too many tokens, or none.
-OF_TEXTS = ("no more tokens than the model has positions", "the tokenizer failed: ", "must have a token", "surrogate")
+OF_TEXTS = ("no more tokens than the model has positions", ": the tokenizer failed: ", "must have a token", "surrogate")
 
 BOUND = 3e-5  # of the largest number
 

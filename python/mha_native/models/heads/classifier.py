@@ -113,8 +113,8 @@ class Classifier:
         for slab in slabs(given):
             if prompt:
                 slab = [prompt + text if isinstance(text, str) else (prompt + text[0], text[1]) for text in slab]
-            for ids, types in self.tokenizer.encode_inputs(slab):
-                yield Tokens(ids, types)
+            with in_the_name_of(what):
+                yield from (Tokens(ids, types) for ids, types in self.tokenizer.encode_inputs(slab))
 
     @staticmethod
     def _batches(texts: Iterable[Tokens]) -> Iterator[list[Tokens]]:
