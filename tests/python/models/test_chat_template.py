@@ -159,7 +159,7 @@ LIMIT = "it must make at most"
 
 
 def test_a_template_that_would_fill_the_memory_or_run_without_end_is_refused() -> None:
-    """All of them in one process, which has 1 GiB of memory and 30 seconds."""
+    """All of them in one process, which has 1 GiB of memory and two minutes."""
     others = {
         "a namespace cannot become text": "{% set ns = namespace() %}{% set ns.x = namespace(a=ns) %}{{ ns }}",
         "maximum recursion depth": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
@@ -178,7 +178,7 @@ def test_a_template_that_would_fill_the_memory_or_run_without_end_is_refused() -
             except ValueError as error:
                 print(error)
     """
-    result = fresh_process.run(code, seconds=30)
+    result = fresh_process.run(code)
     assert result.stderr == ""
     for name, message in zip([*GREEDY, *others], result.stdout.splitlines(), strict=True):
         assert message.startswith("x: the chat template failed: "), (name, message)
