@@ -26,7 +26,10 @@ Array = np.ndarray[Any, Any]
 COUNTS = nightly((60, 4000), quick=(60,))
 
 # Messages about a text, for files that are valid: a tokenizer or a template can give it too many tokens, or none.
-OF_TEXTS = ("no more tokens than the model has positions", ": the tokenizer failed: ", "must have a token", "surrogate")
+OF_TEXTS = (
+    "no more tokens than the model has positions", ": the tokenizer failed: ", "must have a token", "surrogate",
+    "tokens must be from 0 to",
+)  # fmt: skip
 
 BOUND = 3e-5  # of the largest number
 
@@ -118,7 +121,11 @@ def _oracle(name: str) -> Callable[[Path], list[Any]] | None:
     def logits(home: Path) -> list[Any]:
         options = float32 | {"attn_implementation": "eager"}
         model = transformers.AutoModelForCausalLM.from_pretrained(home, **options).eval()
-        tokenizer = transformers.AutoTokenizer.from_pretrained(home)
+        # AutoTokenizer takes Qwen2Tokenizer for any qwen2, whatever class its files name.
+        kind = (
+            transformers.PreTrainedTokenizerFast if model.config.model_type == "qwen2" else transformers.AutoTokenizer
+        )
+        tokenizer = kind.from_pretrained(home)
         with torch.no_grad():
             rows = model(torch.tensor([TOKENS])).logits[0].numpy()
         return [rows, np.array(tokenizer("the cat").input_ids), None, None]
