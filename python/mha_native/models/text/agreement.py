@@ -92,18 +92,20 @@ _NEEDED = ["input_ids", "attention_mask"]
 _SPECIAL = ("bos_token", "cls_token", "eos_token", "sep_token", "unk_token", "pad_token", "mask_token")
 
 
-def class_of_tokenizer(folder: Path, values: Mapping[str, Any]) -> Any:
+def class_of_tokenizer(folder: Path, values: Mapping[str, Any]) -> str | None:
     """Return the name of the class that transformers takes for the tokenizer in a folder, or None.
 
     `values` are the entries of tokenizer_config.json. Without ``tokenizer_class`` there, config.json counts: its own
-    ``tokenizer_class``, or the class of its ``model_type``.
+    ``tokenizer_class``, or the class of its ``model_type``. ValueError for a name that is no string.
     """
-    if values.get("tokenizer_class") is not None:
-        return values["tokenizer_class"]
     path = folder / "config.json"
     config = read_json(path, dict) if path.exists() else {}
-    if config.get("tokenizer_class") is not None:
-        return config["tokenizer_class"]
+    for place, entries in ((folder / "tokenizer_config.json", values), (path, config)):
+        name = entries.get("tokenizer_class")
+        if isinstance(name, str):
+            return name
+        if name is not None:
+            raise ValueError(f"{place}: tokenizer_class must be a string; got {shown(name)}")
     model_type = config.get("model_type")
     return _CLASS_OF_FAMILY.get(model_type) if isinstance(model_type, str) else None
 
@@ -123,7 +125,7 @@ def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None
         raise ValueError(f"{path}: model_input_names must be a list with {' and '.join(_NEEDED)}; got {shown(names)}")
     _check_special_tokens(path, library, values)
     name = class_of_tokenizer(path.parent, values)
-    kind = name.removesuffix("Fast") if isinstance(name, str) else None
+    kind = None if name is None else name.removesuffix("Fast")
     if kind in _PARTS:
         _check_parts(path, library, kind, _PARTS[kind])
     normalizer = library.normalizer
