@@ -121,6 +121,8 @@ def _oracle(name: str) -> Callable[[Path], list[Any]] | None:
     def logits(home: Path) -> list[Any]:
         options = float32 | {"attn_implementation": "eager"}
         model = transformers.AutoModelForCausalLM.from_pretrained(home, **options).eval()
+        if any(weights.abs().max() > 1e15 for weights in model.parameters()):
+            raise OverflowError  # of the mean square in its norms, which are always in float32
         # AutoTokenizer takes Qwen2Tokenizer for any qwen2, whatever class its files name.
         kind = (
             transformers.PreTrainedTokenizerFast if model.config.model_type == "qwen2" else transformers.AutoTokenizer
