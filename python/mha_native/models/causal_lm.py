@@ -90,8 +90,8 @@ class CausalLM(PretrainedGenerator):
             model, in F32, F16, BF16, Q4_0 to Q8_0, or Q4_K to Q6_K.
 
             A str that is not a path, such as ``"HuggingFaceTB/SmolLM2-135M-Instruct"``, is looked up in the local cache
-            of Hugging Face, as by `SentenceEncoder.from_pretrained`. ``"organization/model:Q4_K_M"`` is a GGUF file
-            there, by a word or a pattern of its name.
+            of Hugging Face, and downloaded if it is missing, as by `SentenceEncoder.from_pretrained`.
+            ``"organization/model:Q4_K_M"`` is a GGUF file in that cache, by a word or a pattern of its name.
         dtype : {"float32", "bfloat16", "float16", "float64"}, default "float32"
             The dtype of the computation, whatever the dtype of the files.
         weight_dtype : str, optional

@@ -79,9 +79,9 @@ class Seq2SeqLM(PretrainedGenerator):
             With config.json, tokenizer.json and model.safetensors (or several such files with
             model.safetensors.index.json) of a model whose ``model_type`` is bart, marian, mbart, pegasus or t5, which
             all versions of T5 and Flan-T5 have. Marian and Pegasus may lack tokenizer.json, and then read tokens only.
-            A str that is not a directory is looked up as by `SentenceEncoder.from_pretrained`. The tokens that begin
-            and end a text, and forced tokens, are read from generation_config.json, or without this file from
-            config.json. Entries of these files about the number of beams, lengths and the like are not used.
+            A str that is not a directory is looked up, or downloaded, as by `SentenceEncoder.from_pretrained`. The
+            tokens that begin and end a text, and forced tokens, are read from generation_config.json, or without this
+            file from config.json. Entries of these files about the number of beams, lengths and the like are not used.
         dtype, weight_dtype : optional
             As for `CausalLM.from_pretrained`.
 

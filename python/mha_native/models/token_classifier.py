@@ -6,8 +6,9 @@ from typing import Any, Literal, TypeAlias
 
 from .. import _core
 from ..functions.deprecation import renamed
-from ..functions.messages import listed, shown
+from ..functions.messages import in_the_name_of, listed, shown
 from ..functions.runtime import threads_of_call
+from ..layers._constructor_arguments import optional_size
 from .heads.classification import TOKENS
 from .heads.classifier import Classifier, PretrainedClassifier
 from .heads.entities import STRATEGIES, Entity, entities_of, without_overlaps
@@ -174,9 +175,10 @@ class TokenClassifier(PretrainedClassifier):
         def remembered() -> Iterator[list[int]]:
             for i, text in enumerate(texts):
                 check_text(what, text, i)
-                for window in self._pieces.windows(text, stride):
-                    pending.append(window)
-                    yield window.ids
+                with in_the_name_of(what):
+                    for window in self._pieces.windows(text, stride):
+                        pending.append(window)
+                        yield window.ids
 
         entities: list[Entity] = []  # in the windows of one text, so far
         num_windows = 0

@@ -12,6 +12,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 pytest.importorskip("jinja2")
 
+import fresh_process
 import tiny_language_model
 
 from mha_native.models import CausalLM
@@ -90,6 +91,113 @@ def test_a_template_that_fails_or_reaches_out_is_an_error(template: str, words: 
         model.chat(MESSAGES)
     assert str(caught.value).startswith("CausalLM.chat: ")
     assert len(str(caught.value).splitlines()) == 1
+
+
+def _grown(first: str, step: str, end: str = "") -> str:
+    """A template with a value that 60 steps change, each from the one before, `ns.x`."""
+    return (
+        f"{{% set ns = namespace(x={first}) %}}{{% for i in range(60) %}}{{% set ns.x = {step} %}}{{% endfor %}}{end}"
+    )
+
+
+_LONG = "{% set x = 'a' * 1000000 %}"
+
+# What fills all memory, or runs without end, by jinja2's own sandbox.
+GREEDY = {
+    "power": "{{ 'a' * 10**10 }}",
+    "list": "{{ ([0] * 10**9) | length }}",
+    "ljust": "{{ 'a'.ljust(10**10) }}",
+    "center": "{{ 'a' | center(10**10) }}",
+    "doubling": _grown("'a'", "ns.x + ns.x"),
+    "tilde": _grown("'a'", "ns.x ~ ns.x"),
+    "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "text loops": _LONG + "{% for i in x %}{% for j in x %}{% for k in x %}{% endfor %}{% endfor %}{% endfor %}",
+    "macro": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "replace": _LONG + "{{ x.replace('a', x) }}",
+    "join": _LONG + "{{ x.join(x | list) }}",
+    "joinf": _LONG + "{{ x | join(x) }}",
+    "percent": "{{ '%10000000000d' % 1 }}",
+    "star": "{{ '%*d' % (10**10, 1) }}",
+    "format": "{{ '{:>10000000000}'.format(1) }}",
+    "format2": "{{ '{:{}}'.format(1, 10**10) }}",
+    "fformat": "{{ '%10000000000s' | format('a') }}",
+    "batch": "{{ [1] | batch(10**9, 'x') | list }}",
+    "slice": "{{ [1] | slice(10**9) | list }}",
+    "bytes": "{{ (5).to_bytes(10**10) }}",
+    "output": _LONG + "{% for i in range(99999) %}{{ x }}{% endfor %}",
+    "constant": "{% for i in range(99999) %}" + "b" * 1000 + "{% endfor %}",
+    "slices": "{% set ns = namespace(x='a' * 1000000, l=[]) %}"
+    "{% for i in range(99999) %}{% set ns.l = ns.l + [ns.x[1:]] %}{% endfor %}",
+    "deep JSON": _grown("['a', 'b']", "[ns.x, 'a', 'b']", "{{ ([ns.x] * 10000) | tojson(indent=16) }}"),
+    "indentf": "{{ ('a\n' * 100000) | indent(10**6) }}",
+    "wordwrap": "{{ ('a ' * 100000) | wordwrap(1, wrapstring='b' * 100000) }}",
+    "sum": "{{ ([[0] * 100000] * 100000) | sum(start=[]) | length }}",
+    "filter block": "{% filter center(10**10) %}a{% endfilter %}",
+    "block set": "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set x %}{{ ns.x }}{{ ns.x }}{% endset %}"
+    "{% set ns.x = x %}{% endfor %}",
+    "attr": "{{ ('a' | attr('ljust'))(10**10) }}",
+    "map": "{{ range(99999) | map('center', 10**6) | list }}",
+    "strftime": "{{ strftime_now('%010000000000d') }}",
+    "translate": "{{ ('a' * 100000).translate({97: 'b' * 100000}) }}",
+    "expandtabs": "{{ ('\t' * 100000).expandtabs(10**6) }}",
+    "nested": _grown("[0]", "[ns.x, ns.x]", "{{ ns.x }}"),
+    "zfill": "{{ '1'.zfill(10**10) }}",
+    "rangelist": "{{ range(10**9) | list }}",
+    "fold": "{{ 'a' | center(10**10) | length }}",
+    "string": "{{ (('a,' * 8000000).split(',')) | length }}",
+    "items": "{{ ('é' * 16000000) | list | length }}",
+    "repr": _grown("'a'*1000", "[ns.x, ns.x] | string"),
+    "tojson": _grown("'a'", "[ns.x, ns.x] | tojson"),
+    "compare": _grown("[0]", "[ns.x, ns.x]") + "{% set y = ns.x %}" + _grown("[0]", "[ns.x, ns.x]", "{{ ns.x == y }}"),
+    "dicts": _grown("{}", "{'a': ns.x, 'b': ns.x}", "{{ ns.x | tojson }}"),
+    "dict()": _grown("{}", "dict(a=ns.x, b=ns.x)", "{{ ns.x | string }}"),
+    "tuples": _grown("()", "(ns.x, ns.x)", "{{ ns.x ~ 'a' }}"),
+    "nested text": _LONG + "{{ ([[x]] * 1000000) | string | length }}",
+}
+
+LIMIT = "it must make at most"
+
+
+def test_a_template_that_would_fill_the_memory_or_run_without_end_is_refused() -> None:
+    """All of them in one process, which has 1 GiB of memory and two minutes."""
+    others = {
+        "a namespace cannot become text": "{% set ns = namespace() %}{% set ns.x = namespace(a=ns) %}{{ ns }}",
+        "maximum recursion depth": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "indent of tojson must be at most 16; got 17": "{{ messages | tojson(indent=17) }}",
+        "separators of tojson must have at most 16": "{{ messages | tojson(separators=(',' * 17, ':')) }}",
+        "'lipsum' is undefined": "{{ lipsum(10**9) }}",
+    }
+    code = f"""
+        import resource
+        from pathlib import Path
+        from mha_native.models.text.chat_template import ChatTemplate
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+        for template in {[*GREEDY.values(), *others.values()]!r}:
+            try:
+                print("made", ChatTemplate(Path("x"), template, {{}}).render([{{"role": "user"}}], True, {{}})[:20])
+            except ValueError as error:
+                print(error)
+    """
+    result = fresh_process.run(code)
+    assert result.stderr == ""
+    for name, message in zip([*GREEDY, *others], result.stdout.splitlines(), strict=True):
+        assert message.startswith("x: the chat template failed: "), (name, message)
+        assert (name if name in others else LIMIT) in message, (name, message)
+
+
+def test_a_long_conversation_may_make_much() -> None:
+    """More for longer messages: copies, loops, slices, and a list that grows by each message."""
+    template = (
+        "{% set ns = namespace(kept=[], text='') %}{% for m in messages[::-1][:] %}{% set ns.kept = ns.kept + [m] %}"
+        "{% if loop.last %}{% set ns.text = ns.text ~ m.content[1:].replace('b', 'bbbb') %}{% endif %}"
+        "{% for part in m.content.split('b') %}{{ part | trim }}{% endfor %}{{ m | tojson }}{{ m | tojson(indent=2) }}"
+        "{{ loop.length }}{{ '%d: {}'.format(m.time) % m.time }}{{ m.time * 2 }}"
+        "{% endfor %}{{ ns.text | length + 10**9 }}{{ ns.kept | length }}"
+    )
+    messages = [{"role": "user", "content": f"{i} ab" * 200, "time": 1700000000} for i in range(100)]
+    text = ChatTemplate(Path("x"), template, {}).render(messages, True, {})
+    assert text.endswith(f"{10**9 + 4 * 200 - 1 + 3 * 200}100")
+    assert ChatTemplate(Path("x"), template, {}).render(messages, True, {}) == text
 
 
 def test_a_template_sees_copies_of_plain_values() -> None:

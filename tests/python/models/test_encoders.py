@@ -222,6 +222,7 @@ def test_a_tokenizer_that_gives_a_model_no_mask(names: Any, tmp_path: Path) -> N
 @pytest.mark.parametrize("adds_blank", [None, False, True])
 def test_the_blank_before_a_text_of_a_tokenizer_of_qwen(adds_blank: bool | None, tmp_path: Path) -> None:
     library = tiny_tokenizers.byte_level()
+    library.pre_tokenizer = tiny_tokenizers.qwen2_pre_tokenizer()
     config = {"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": adds_blank}
     files = {"tokenizer.json": json.loads(library.to_str()), "tokenizer_config.json": config}
     tiny_encoders.write(tmp_path, "qwen3", files)

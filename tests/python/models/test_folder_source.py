@@ -14,6 +14,7 @@ import tiny_generators
 from mha_native.models.files.folder import FolderSource
 
 CONFIG = tiny_generators.config("gpt2")
+SETTINGS = {"add_bos_token": False, "tokenizer_class": "PreTrainedTokenizerFast"}
 
 
 def _write(directory: Path, **files: Any) -> Path:
@@ -21,12 +22,12 @@ def _write(directory: Path, **files: Any) -> Path:
 
 
 def test_what_a_folder_has(tmp_path: Path) -> None:
-    plain = FolderSource(_write(tmp_path / "plain"))
+    plain = FolderSource(_write(tmp_path / "plain", tokenizer_config__json=None))
     assert (plain.path, plain.config) == (tmp_path / "plain" / "config.json", CONFIG)
     assert (plain.generation, plain.tokenizer_config, plain.chat_template) == ({}, {}, None)
-    files = {"generation_config__json": {"eos_token_id": [1, 2]}, "tokenizer_config__json": {"add_bos_token": False}}
+    files = {"generation_config__json": {"eos_token_id": [1, 2]}, "tokenizer_config__json": SETTINGS}
     whole = FolderSource(_write(tmp_path / "whole", **files))
-    assert (whole.generation, whole.tokenizer_config) == ({"eos_token_id": [1, 2]}, {"add_bos_token": False})
+    assert (whole.generation, whole.tokenizer_config) == ({"eos_token_id": [1, 2]}, SETTINGS)
     assert whole.tokenizer().encode("the dog").ids == tiny_bert.ids("the dog")
 
 

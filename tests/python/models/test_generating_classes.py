@@ -135,7 +135,7 @@ def test_the_dtype_of_caches_is_one_for_all_requests(causal: CausalLM) -> None:
         Batcher(causal).submit("a", cache_dtype="int8")
 
 
-def test_a_conversation_beyond_the_positions_is_refused(folder: Path) -> None:
+def test_a_conversation_beyond_the_positions_is_refused(causal: CausalLM, folder: Path) -> None:
     pytest.importorskip("jinja2")
     model = CausalLM.from_pretrained(folder / "causal", max_length=20)
     with pytest.raises(ValueError, match=r"^CausalLM\.chat: messages must have no more tokens than the model has pos"):

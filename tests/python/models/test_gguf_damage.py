@@ -9,7 +9,7 @@ from pathlib import Path
 
 import gguf_files
 import pytest
-from test_random_damage import damaged_bytes
+from damage import damaged_bytes
 
 from mha_native.models.files.gguf.file import GGUFFile
 from mha_native.models.files.gguf.source import GGUFSource

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -40,6 +41,14 @@ def test_buckets_share_out_the_logarithms(count: int, max_distance: int) -> None
         place = exact + (half - exact) * math.log(size / exact) / math.log(max_distance / exact)
         within = place - 1e-6 < of_half + 1 and of_half <= place + 1e-6  # a logarithm in float64 may round either way
         assert within or (of_half == half - 1 and place >= half)
+
+
+def test_thousands_of_buckets_take_seconds() -> None:
+    began = time.process_time()
+    buckets = position_bias_of_buckets(np.arange(2048, dtype=np.float32)[:, None], 4096)[0, :4097]
+    assert time.process_time() - began < 10
+    assert (np.diff(buckets) <= 0).all()
+    assert buckets[[0, -1]].tolist() == [1023, 0]
 
 
 @pytest.mark.parametrize(("count", "max_distance"), [(32, 128), (16, 128), (64, 128), (32, 256), (12, 100)])

@@ -10,6 +10,7 @@ import bert_oracle
 import numpy as np
 import pytest
 import tiny_bert
+import tiny_tokenizers
 from model_files import assert_not_loaded, write_safetensors
 from tiny_bert import TEXTS
 from tolerance import EMBEDDING_BOUND, assert_close, assert_same_bits
@@ -111,7 +112,8 @@ def test_without_modules_the_mean_is_not_scaled(tmp_path: Path) -> None:
 )
 def test_where_the_most_tokens_are_said(ours: Any, tokenizer: Any, expected: int, tmp_path: Path) -> None:
     files = {"sentence_bert_config.json": ours, "tokenizer_config.json": tokenizer}
-    model = SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path, files=files))
+    settings = tiny_bert.config(tokenizer_class="PreTrainedTokenizerFast")  # where tokenizer_config.json is missing
+    model = SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path, settings, files=files))
     assert model.max_length == expected
     _assert_embeddings(model.encode(TEXTS), _expected(TEXTS, expected, normalize=True))
 
@@ -176,12 +178,10 @@ def test_arguments_that_change_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_a_tokenizer_that_its_settings_contradict(key: str, value: Any, tmp_path: Path) -> None:
-    from tokenizers import normalizers
-
-    tokenizer = tiny_bert.tokenizer()
-    tokenizer.normalizer = normalizers.BertNormalizer()
     same = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True, "truncation_side": "right"}
-    files = {"tokenizer.json": json.loads(tokenizer.to_str()), "tokenizer_config.json": same}
+    same["tokenizer_class"] = "BertTokenizer"
+    tokenizer = json.loads(tiny_tokenizers.word_piece().to_str())
+    files = {"tokenizer.json": tokenizer, "tokenizer_config.json": same}
     SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path, files=files))
     tiny_bert.write(tmp_path, files=files | {"tokenizer_config.json": same | {key: value}})
     assert_not_loaded(tmp_path, str(tmp_path / "tokenizer_config.json"), key)

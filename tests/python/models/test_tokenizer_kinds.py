@@ -84,6 +84,7 @@ REFUSED: list[tuple[str, Any, dict[str, Any], list[str]]] = [
     ("camembert", {}, {"unk_token": None}, ["unk_token must be a special token of tokenizer.json; got None"]),
     ("mpnet", {}, {"tokenize_chinese_chars": False}, ["tokenize_chinese_chars must be True", "got False"]),
     ("bert", {}, {"strip_accents": True}, ["strip_accents must be None", "got True"]),
+    ("bert", {}, {"tokenizer_class": 3}, ["tokenizer_class must be a string; got 3"]),
     *[
         (name, {}, {key: value}, [f"{key} must be a special token of tokenizer.json"])
         for name in KINDS

@@ -42,8 +42,23 @@ def usual_weights(shapes: Shapes, norm: float = 1) -> dict[str, Array]:
     return random_weights(shapes, lambda name: 1 / np.sqrt(shapes[name][1]) if len(shapes[name]) == 2 else 0.5, norm)
 
 
+# Of tokenizers that no class of transformers builds itself: all of tokenizer.json counts there, too.
+_SETTINGS = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+}
+
+
 def write_folder(directory: Path, files: dict[str, Any], weights: dict[str, Array] | None = None) -> Path:
-    """Write the files as JSON, or as they are if they are a str, and leave out those that are None."""
+    """Write the files as JSON, or as they are if they are a str, and leave out those that are None.
+
+    A tokenizer without a class in tokenizer_config.json has the one that reads all of tokenizer.json.
+    """
+    for name in [name for name in files if name.endswith("tokenizer.json")]:
+        settings = name.replace("tokenizer.json", "tokenizer_config.json")
+        given = files.get(settings, {})
+        if isinstance(given, dict) and "tokenizer_class" not in given:
+            files = files | {settings: _SETTINGS | given}
     directory.mkdir(parents=True, exist_ok=True)
     for name, value in files.items():
         path = directory / name

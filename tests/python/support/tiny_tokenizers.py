@@ -24,6 +24,15 @@ def byte_level(add_prefix_space: bool = False) -> Any:
     return result
 
 
+def qwen2_pre_tokenizer() -> Any:
+    """The steps that Qwen's tokenizer has before its BPE over bytes."""
+    parts = ["(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"[^\r\n\p{L}\p{N}]?\p{L}+", r"\p{N}", r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+             r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"]  # fmt: skip
+    kinds = tokenizers.pre_tokenizers
+    split = kinds.Split(tokenizers.Regex("|".join(parts)), "isolated")
+    return kinds.Sequence([split, kinds.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
 def unigram(prepend_scheme: str = "always") -> Any:
     """Unigram over words that begin with a mark, as XLM-RoBERTa and CamemBERT have it."""
     pieces = [(word, 0.0) for word in SPECIAL[:4]]

@@ -1,5 +1,6 @@
 """The relative position buckets of T5 and MPNet, as the score option `position_bias`."""
 
+from bisect import bisect_left
 from typing import Any
 
 import numpy as np
@@ -35,5 +36,6 @@ def _bucket(distance: int, buckets: int, max_distance: int) -> int:
     if distance < exact:
         return distance
     steps = buckets - exact
-    reached = (distance**steps * exact**i >= max_distance**i * exact**steps for i in range(1, steps))
-    return exact + sum(map(int, reached))
+    # The boundaries grow with i. A damaged file can ask for thousands of them, and the powers are then long.
+    power, divisor = distance**steps, exact**steps
+    return exact + bisect_left(range(1, steps), True, key=lambda i: power * exact**i < max_distance**i * divisor)

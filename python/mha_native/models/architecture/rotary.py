@@ -190,7 +190,7 @@ def read_rotary(
     if max_positions > _MOST_POSITIONS:
         raise ValueError(
             f"{config.path}: a model must have at most {_MOST_POSITIONS} positions (max_position_embeddings, or "
-            f"max_length of from_pretrained); got {shown(max_positions)}"
+            f"max_length); got {shown(max_positions)}"
         )
     if head_dim > _MOST_HEAD_DIM:
         raise ValueError(f"{config.path}: heads must have at most {_MOST_HEAD_DIM} features; got {shown(head_dim)}")

@@ -14,6 +14,9 @@ from ..files.source import Shapes, Tensors
 # Tokenizers give the types 0, and 1 for the second text of a pair.
 _MOST_TYPES = 2
 
+# A damaged tokenizer.json can have any number for a token.
+_OF_TEXTS = "tokenizer.json gives the tokens of texts, which must be less than vocab_size of config.json"
+
 Tables = dict[str, NDArray[Any]]
 
 
@@ -125,7 +128,7 @@ class Tokens:
         if config.norm is None:
             if places is None:
                 self._check_lengths(cu_seqlens)
-                _check_below("tokens", tokens, len(tables["words"]))
+                self._check_tokens(tokens)
             rows: NDArray[Any] = tables["words"][tokens]
             if added is None:
                 return rows
@@ -140,9 +143,22 @@ class Tokens:
         else:
             added = tables["added"][first : first + (config.max_positions or 0)]
         weight, bias = tables["norm_weight"], tables.get("norm_bias")
-        return _core.embed_tokens(
-            tokens, places, cu_seqlens, tables["words"], added, weight, bias, config.norm.eps, None, num_threads
-        )
+        try:
+            return _core.embed_tokens(
+                tokens, places, cu_seqlens, tables["words"], added, weight, bias, config.norm.eps, None, num_threads
+            )
+        except ValueError as error:
+            if _first_outside(tokens, len(tables["words"])) is None:
+                raise
+            raise ValueError(f"{error} ({_OF_TEXTS})") from error
+
+    def _check_tokens(self, tokens: NDArray[np.integer]) -> None:
+        """Refuse tokens that the model lacks."""
+        count = len(self.tables["words"])
+        if (wrong := _first_outside(tokens, count)) is not None:
+            raise ValueError(
+                f"tokens must be at least 0 and less than {count}; got {int(tokens[wrong])} at {wrong} ({_OF_TEXTS})"
+            )
 
     def _check_lengths(self, cu_seqlens: NDArray[np.integer]) -> None:
         """Refuse texts with more tokens than the model has positions, in a model without a table of positions."""
@@ -160,7 +176,10 @@ class Tokens:
             return None
         if token_types.shape != tokens.shape:
             raise ValueError(f"token_types must be {list(tokens.shape)}, as tokens; got {list(token_types.shape)}")
-        _check_below("token_types", token_types, min(self.config.token_types, _MOST_TYPES))
+        count = min(self.config.token_types, _MOST_TYPES)
+        if (wrong := _first_outside(token_types, count)) is not None:
+            number = int(token_types[wrong])
+            raise ValueError(f"token_types must be at least 0 and less than {count}; got {number} at {wrong}")
         return token_types.astype(np.int64)
 
     def _rows_of_places(
@@ -183,7 +202,8 @@ class Tokens:
         return places if types is None else places + rows * types
 
 
-def _check_below(name: str, numbers: NDArray[np.integer], count: int) -> None:
-    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
-        wrong = int(np.argmax((numbers < 0) | (numbers >= count)))
-        raise ValueError(f"{name} must be at least 0 and less than {count}; got {int(numbers[wrong])} at {wrong}")
+def _first_outside(numbers: NDArray[np.integer], count: int) -> int | None:
+    """Return the place of the first number that is not from 0 to ``count - 1``, or None."""
+    if not len(numbers) or 0 <= numbers.min() <= numbers.max() < count:
+        return None
+    return int(np.argmax((numbers < 0) | (numbers >= count)))

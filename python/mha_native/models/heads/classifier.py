@@ -22,6 +22,7 @@ from ..files.json_files import read_json
 from ..files.modules_json import read_transformer
 from ..files.sentence_files import SentenceConfig, read_sentence_config
 from ..pretrained import PretrainedModel
+from ..text.agreement import class_of_tokenizer
 from ..text.batching import batches, packed, slabs
 from ..text.inputs import text_or_pair
 from ..text.tokenizer import Tokenizer, read_tokenizer, require_library
@@ -112,8 +113,8 @@ class Classifier:
         for slab in slabs(given):
             if prompt:
                 slab = [prompt + text if isinstance(text, str) else (prompt + text[0], text[1]) for text in slab]
-            for ids, types in self.tokenizer.encode_inputs(slab):
-                yield Tokens(ids, types)
+            with in_the_name_of(what):
+                yield from (Tokens(ids, types) for ids, types in self.tokenizer.encode_inputs(slab))
 
     @staticmethod
     def _batches(texts: Iterable[Tokens]) -> Iterator[list[Tokens]]:
@@ -209,16 +210,16 @@ def load_classifier(
     with opened.tensors(parts.tensor_shapes()) as tensors:
         head = ClassificationHead(parts, tensors)
         model = opened.build(tensors, kind, stored)
-    has_types = front_end.token_types > 1 and _gives_types(texts.tokenizer)
+    has_types = front_end.token_types > 1 and _gives_types(folder, texts.tokenizer)
     return Classifier(model, head, tokenizer, labels, texts, has_types, folder)
 
 
-def _gives_types(tokenizer: Mapping[str, Any]) -> bool:
-    """Return whether a tokenizer with these settings returns token types; transformers takes 0 without them."""
+def _gives_types(folder: Path, tokenizer: Mapping[str, Any]) -> bool:
+    """Return whether the tokenizer in a folder, with these settings, returns token types; without them they are 0."""
     names = tokenizer.get("model_input_names")
     if isinstance(names, list):
         return "token_type_ids" in names
-    return tokenizer.get("tokenizer_class") in _CLASSES_WITH_TYPES
+    return class_of_tokenizer(folder, tokenizer) in _CLASSES_WITH_TYPES
 
 
 def finds_entities(directory: str | PathLike[str]) -> bool:

@@ -7,9 +7,10 @@ tokenizer_config.json. Here only tokenizer.json counts, so a model with files th
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...functions.messages import shown
+from ..files.json_files import read_json
 
 # Properties of the normalizer of BERT, by their names in tokenizer_config.json, and the classes that read them.
 _NORMALIZER = {
@@ -18,6 +19,58 @@ _NORMALIZER = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 _BERT_CLASSES = (None, "BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer")
+
+# The class that transformers takes for a model_type where neither tokenizer_config.json nor config.json names one.
+_CLASS_OF_FAMILY = {
+    "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "nomic_bert": "BertTokenizer",
+    "mpnet": "MPNetTokenizer",
+    "roberta": "RobertaTokenizer",
+    "bart": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "gte": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "qwen2": "Qwen2Tokenizer",
+    "qwen3": "Qwen2Tokenizer",
+    "gemma2": "GemmaTokenizer",
+    "gemma3_text": "GemmaTokenizer",
+    "mbart": "MBartTokenizer",
+    "pegasus": "PegasusTokenizer",
+    "t5": "T5Tokenizer",
+}
+
+# The class of transformers that reads all of tokenizer.json.
+_WHOLE_FILE = "PreTrainedTokenizerFast"
+
+
+class _Parts(NamedTuple):
+    """The parts of a tokenizer that a class of transformers builds itself, by their types in tokenizer.json."""
+
+    model: str
+    pre_tokenizers: tuple[tuple[str, ...], ...] = ()  # any of these sequences; (): any pre-tokenizer
+    pattern: str | None = None  # the regular expression of a Split
+
+
+_OF_BERT = _Parts("WordPiece", (("BertPreTokenizer",),))
+_OF_ROBERTA = _Parts("BPE", (("ByteLevel",),))
+_OF_XLM_ROBERTA = _Parts("Unigram", (("Metaspace",), ("WhitespaceSplit", "Metaspace")))
+_QWEN2_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_PARTS = {
+    "BertTokenizer": _OF_BERT,
+    "DistilBertTokenizer": _OF_BERT,
+    "MPNetTokenizer": _OF_BERT,
+    "RobertaTokenizer": _OF_ROBERTA,
+    "XLMRobertaTokenizer": _OF_XLM_ROBERTA,
+    "CamembertTokenizer": _OF_XLM_ROBERTA,
+    "Qwen2Tokenizer": _Parts("BPE", (("Split", "ByteLevel"),), _QWEN2_PATTERN),
+    "GemmaTokenizer": _Parts("BPE"),
+    "MBartTokenizer": _Parts("Unigram"),
+    "PegasusTokenizer": _Parts("Unigram"),
+    "T5Tokenizer": _Parts("Unigram"),
+}
 
 # These classes ignore tokenizer.json for two values: the prefix of pieces inside a word, and the length in characters
 # of the longest word that they split.
@@ -39,6 +92,24 @@ _NEEDED = ["input_ids", "attention_mask"]
 _SPECIAL = ("bos_token", "cls_token", "eos_token", "sep_token", "unk_token", "pad_token", "mask_token")
 
 
+def class_of_tokenizer(folder: Path, values: Mapping[str, Any]) -> str | None:
+    """Return the name of the class that transformers takes for the tokenizer in a folder, or None.
+
+    `values` are the entries of tokenizer_config.json. Without ``tokenizer_class`` there, config.json counts: its own
+    ``tokenizer_class``, or the class of its ``model_type``. ValueError for a name that is no string.
+    """
+    path = folder / "config.json"
+    config = read_json(path, dict) if path.exists() else {}
+    for place, entries in ((folder / "tokenizer_config.json", values), (path, config)):
+        name = entries.get("tokenizer_class")
+        if isinstance(name, str):
+            return name
+        if name is not None:
+            raise ValueError(f"{place}: tokenizer_class must be a string; got {shown(name)}")
+    model_type = config.get("model_type")
+    return _CLASS_OF_FAMILY.get(model_type) if isinstance(model_type, str) else None
+
+
 def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None:
     """Raise ValueError if tokenizer_config.json disagrees with tokenizer.json, or asks for an unsupported feature.
 
@@ -53,8 +124,10 @@ def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None
     if not isinstance(names, list) or not all(name in names for name in _NEEDED):
         raise ValueError(f"{path}: model_input_names must be a list with {' and '.join(_NEEDED)}; got {shown(names)}")
     _check_special_tokens(path, library, values)
-    name = values.get("tokenizer_class")
-    kind = name.removesuffix("Fast") if isinstance(name, str) else None
+    name = class_of_tokenizer(path.parent, values)
+    kind = None if name is None else name.removesuffix("Fast")
+    if kind in _PARTS:
+        _check_parts(path, library, kind, _PARTS[kind])
     normalizer = library.normalizer
     if kind in _BERT_CLASSES and isinstance(normalizer, normalizers.BertNormalizer):
         for key, ours in _NORMALIZER.items():
@@ -75,6 +148,28 @@ def _check_same(path: Path, key: str, given: object, expected: object, part: str
         raise ValueError(
             f"{path}: {key} must be {expected}, as the {part} of tokenizer.json has it; got {shown(given)}"
         )
+
+
+def _check_parts(path: Path, library: Any, kind: str, parts: _Parts) -> None:
+    """Raise ValueError unless tokenizer.json has the kinds of parts that its class builds itself."""
+    pre_tokenizer = _pre_tokenizers(library)
+    model, steps = type(library.model).__name__, tuple(str(step.get("type")) for step in pre_tokenizer)
+    pattern = next((step.get("pattern") for step in pre_tokenizer if step.get("type") == "Split"), None)
+    wrong = {
+        f"model must be {parts.model}": None if model == parts.model else model,
+        f"pre_tokenizer must be {' or '.join(' and '.join(each) for each in parts.pre_tokenizers)}": (
+            None if not parts.pre_tokenizers or steps in parts.pre_tokenizers else " and ".join(steps) or "none"
+        ),
+        "pattern of Split must be the one of the class": (
+            None if parts.pattern is None or pattern == {"Regex": parts.pattern} else shown(pattern)
+        ),
+    }
+    for rule, got in wrong.items():
+        if got is not None:
+            raise ValueError(
+                f"{path.with_name('tokenizer.json')}: {rule}, since {kind} of transformers builds it so; got {got} "
+                f"({path.name} can have the tokenizer_class {_WHOLE_FILE!r}, which reads tokenizer.json as it is)"
+            )
 
 
 def _check_word_pieces(path: Path, library: Any, values: Mapping[str, Any]) -> None:
@@ -112,16 +207,24 @@ def _check_special_tokens(path: Path, library: Any, values: Mapping[str, Any]) -
         token = _content(given)
         if token is None and not (needs_unknown and key == "unk_token" and key in values):
             continue
-        if not isinstance(token, str) or library.token_to_id(token) is None or token not in special:
+        if not isinstance(token, str) or token not in special:
             raise ValueError(f"{path}: {key} must be a special token of tokenizer.json; got {shown(given)}")
 
 
 def _adds_blank(library: Any) -> bool | None:
     """Return whether the pre-tokenizer puts a blank before a text; None if it has no such setting."""
-    state = json.loads(library.pre_tokenizer.__getstate__()) if library.pre_tokenizer is not None else {}
-    for part in (state, *state.get("pretokenizers", ())):
+    for part in _pre_tokenizers(library):
         if part.get("type") == "ByteLevel":
             return bool(part["add_prefix_space"])
         if part.get("type") == "Metaspace":
             return bool(part["prepend_scheme"] != "never")
     return None
+
+
+def _pre_tokenizers(library: Any) -> list[dict[str, Any]]:
+    """Return the steps of the pre-tokenizer, as in tokenizer.json."""
+    if library.pre_tokenizer is None:
+        return []
+    state = json.loads(library.pre_tokenizer.__getstate__())
+    steps: list[dict[str, Any]] = state.get("pretokenizers", [state])
+    return steps

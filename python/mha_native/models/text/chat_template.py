@@ -14,9 +14,11 @@ _LEAST_VERSION = (3, 1, 6)  # templates can leave the sandbox of older versions
 # Special tokens that templates use, by their names in tokenizer_config.json.
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
+_LONGEST_SEPARATOR = 16  # characters that tojson may put before each level, or between two values
+
 
 class ChatTemplate:
-    """A template that runs in the sandbox of jinja2: it sees only the messages, and cannot read files.
+    """A template that runs in the sandbox of jinja2: it sees only the messages, cannot read files, and has limits.
 
     Messages name the file `path` of the template. `tokenizer_config` has the texts of the special tokens.
     """
@@ -34,11 +36,13 @@ class ChatTemplate:
             raise ValueError(f"{self._path} has no chat template")
         given = {"add_generation_prompt": add_generation_prompt, "tools": None, "documents": None, **variables}
         try:  # a copy of plain values: a template must not change the arguments or reach their methods
-            messages, given = json.loads(json.dumps([messages, given]))
+            written = json.dumps([messages, given])
+            messages, given = json.loads(written)
         except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"messages must hold what can be written as JSON: {error}") from error
         if self._compiled is None:
             self._compiled = self._in_sandbox(self._template)
+        self._compiled.environment.allow(len(written))
         try:
             return str(self._compiled.render(messages=messages, **self._tokens, **given))
         except Exception as error:  # any error of a template, also one that it raises itself
@@ -46,24 +50,16 @@ class ChatTemplate:
 
     def _in_sandbox(self, template: str) -> Any:
         require_jinja()
-        import jinja2.ext
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+        import jinja2
 
-        class Generation(jinja2.ext.Extension):  # type: ignore[misc]
-            """The block that marks answers of the model. It does not change the text."""
+        from .bounded_template import make_environment
 
-            tags = {"generation"}  # noqa: RUF012  (as jinja2 has it)
-
-            def parse(self, parser: Any) -> Any:
-                next(parser.stream)
-                return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
+        environment = make_environment()
+        environment.filters["tojson"] = jinja2.pass_environment(_to_json)
         environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = _time_now
+        environment.globals["strftime_now"] = strftime_now
+        environment.limit_filters()
+        environment.allow(len(template))  # constants are computed with the template
         try:
             return environment.from_string(template)
         except Exception as error:  # a syntax error, or nested too deeply
@@ -109,17 +105,33 @@ def checked_conversations(what: str, messages: Any) -> tuple[bool, list[list[dic
 
 
 def _to_json(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    environment: Any,
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
 ) -> str:
     """Write JSON without the HTML escapes of jinja2's own filter."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    options: Any = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators, "sort_keys": sort_keys}
+    if max(map(len, (*(separators or ()), indent if isinstance(indent, str) else ""))) > _LONGEST_SEPARATOR:
+        raise ValueError(f"separators of tojson must have at most {_LONGEST_SEPARATOR} characters")
+    if isinstance(indent, int) and indent > _LONGEST_SEPARATOR:
+        raise ValueError(f"indent of tojson must be at most {_LONGEST_SEPARATOR}; got {shown(indent)}")
+    parts, size = [], 0
+    for part in json.JSONEncoder(**options).iterencode(value):  # with an indent, each element is a part
+        parts.append(part)
+        size += len(part)
+        environment.check(size)
+    return "".join(parts)
 
 
 def _raise(message: str) -> None:
     raise ValueError(message)
 
 
-def _time_now(form: str) -> str:
+def strftime_now(form: str) -> str:
+    """Return the present time in the format `form`."""
     return datetime.now().strftime(form)
 
 

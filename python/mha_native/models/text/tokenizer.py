@@ -61,7 +61,7 @@ def read_tokenizer(
         num_tokens, num_special = library.get_vocab_size(), library.num_special_tokens_to_add(False)
     if num_tokens > vocab_size:
         raise ValueError(f"{path} has {num_tokens} tokens, more than vocab_size of config.json, {vocab_size}")
-    _check_room(config.max_seq_length, num_special)
+    _check_room(f"{folder}: ", config.max_seq_length, num_special)
     if needs_first_token and num_special == 0:
         raise ValueError(f"{path} adds no first token, which the pooling asks for")
     with library_errors(f"{path} is not a valid tokenizer"):
@@ -158,7 +158,7 @@ class Tokenizer:
 
     def cut_at(self, max_seq_length: int) -> "Tokenizer":
         """Return the same tokenizer, which cuts texts to `max_seq_length` tokens."""
-        _check_room(max_seq_length, self._library.num_special_tokens_to_add(False))
+        _check_room("", max_seq_length, self._library.num_special_tokens_to_add(False))
         other = copy.deepcopy(self)
         other._library.enable_truncation(max_seq_length)
         if other._long_texts is not None:
@@ -215,9 +215,11 @@ def read_prompts(
     return is_one, sequences
 
 
-def _check_room(max_seq_length: int, num_special: int) -> None:
+def _check_room(place: str, max_seq_length: int, num_special: int) -> None:
     if max_seq_length <= num_special:
-        raise ValueError(f"max_seq_length must leave room beside {num_special} special tokens; got {max_seq_length}")
+        raise ValueError(
+            f"{place}max_seq_length must leave room beside {num_special} special tokens; got {max_seq_length}"
+        )
 
 
 @contextlib.contextmanager
