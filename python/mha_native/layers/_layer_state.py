@@ -161,15 +161,11 @@ class LayerState(Leaf):
         Raises
         ------
         TypeError, ValueError
-            If the module, or a part of it, is of a derived class, is parametrized, or has forward hooks: its results
-            may differ.
+            If the module, or a part of it, is of a derived class, is parametrized, has forward hooks or a method of its
+            own, or has an attribute or a part that its options do not give it: its results may differ.
         """
-        function, kind = f"{cls.__name__}.from_torch", "MultiheadAttention"
-        state = checked_module(function, module, kind).state_dict()
-        if "out_proj.weight" not in state:  # another module in place of the projection has other names
-            raise TypeError(
-                f"{function}: module: expected a plain torch.nn.{kind}; its out_proj is a {module.out_proj!r:.80}"
-            )
+        function = f"{cls.__name__}.from_torch"
+        state = checked_module(function, module, "MultiheadAttention").state_dict()
         with in_the_name_of(function):
             return cls.from_weights(state, module.num_heads, add_zero_attn=bool(module.add_zero_attn))
 

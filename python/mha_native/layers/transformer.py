@@ -402,7 +402,9 @@ class TransformerStack(ModuleState):
         function = f"{cls.__name__}.from_torch"
         module = checked_module(function, module, cls._torch_name)
         with in_the_name_of(function):
-            layers = [cls._layer_type.from_torch(layer) for layer in module.layers]
+            layers = [
+                cls._layer_type.from_torch(layer) for layer in checked_module(function, module.layers, "ModuleList")
+            ]
         norm = None if module.norm is None else LayerNorm._from_torch(function, module.norm, layers[0].dtype)
         with in_the_name_of(function):
             return cls.from_layers(layers, norm)

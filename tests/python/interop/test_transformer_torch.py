@@ -17,6 +17,8 @@ from tolerance import Array, assert_close, assert_no_further_off, assert_same_bi
 from mha_native import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerNorm, MultiHeadAttention, RMSNorm
 
 torch = pytest.importorskip("torch")
+from module_mutations import mutations  # noqa: E402
+
 nn = torch.nn
 prune = pytest.importorskip("torch.nn.utils.prune")
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
@@ -366,3 +368,119 @@ def test_what_an_attention_layer_is_not_made_of() -> None:
     module.out_proj = nn.Identity()
     with pytest.raises(TypeError, match=r"expected a plain torch.nn.MultiheadAttention; its out_proj is a Identity"):
         MultiHeadAttention.from_torch(module)
+
+
+BLOCKS: dict[str, tuple[Callable[[], Any], Any]] = {
+    "MultiheadAttention": (lambda: nn.MultiheadAttention(32, 4, batch_first=True), MultiHeadAttention),
+    "TransformerEncoderLayer": (
+        lambda: nn.TransformerEncoderLayer(32, 4, 60, activation=nn.GELU(), batch_first=True),
+        EncoderLayer,
+    ),
+    "TransformerDecoderLayer": (lambda: nn.TransformerDecoderLayer(32, 4, 60, batch_first=True), DecoderLayer),
+    "TransformerEncoder": (
+        lambda: nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(32, 4, 60, batch_first=True), 2, nn.LayerNorm(32), enable_nested_tensor=False
+        ),
+        Encoder,
+    ),
+    "TransformerDecoder": (
+        lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(32, 4, 60, batch_first=True), 2),
+        Decoder,
+    ),
+}
+
+
+def _of_torch(module: Any) -> Any:
+    """The rows of a block of torch, batch-first, or None if it fails."""
+    x = _tensor((2, 9, 32), np.float32)
+    first = next(part for part in module.modules() if isinstance(part, nn.MultiheadAttention))
+    given = x if first.batch_first else x.transpose(0, 1)
+    given = (given,) * (1 if "Encoder" in type(module).__name__ else 2 if "Decoder" in type(module).__name__ else 3)
+    torch.manual_seed(3)
+    try:
+        with torch.no_grad():
+            out = module(*given)
+    except Exception:  # of whatever kind: then torch has no result
+        return None
+    out = out[0] if isinstance(out, tuple) else out
+    return out if first.batch_first else out.transpose(0, 1)
+
+
+def _refusal(ours: Any, module: Any) -> tuple[str, Any]:
+    """The message with which `from_torch` refuses a module, or "" and the layer."""
+    try:
+        return "", ours.from_torch(module)
+    except (TypeError, ValueError) as error:
+        return str(error), None
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_changed_modules_are_equal_or_refused(kind: str) -> None:
+    make, ours = BLOCKS[kind]
+    plain = _randomized(make()).eval()
+    x, unchanged = _tensor((2, 9, 32), np.float32), _of_torch(plain)
+    options = {"is_causal": False} if "Decoder" in kind else {}
+    counts = {"changing": 0, "refused": 0}
+    for mutation in mutations(plain):
+        undo = mutation.apply(plain)
+        expected = _of_torch(plain)
+        error, layer = _refusal(ours, plain)
+        if error:
+            counts["refused"] += 1
+            assert ".from_torch: " in error
+            assert mutation.name in error or mutation.part in error
+        elif mutation.name != "training" and expected is not None:  # dropout is never applied
+            memory = (x,) if "Decoder" in kind else ()
+            assert torch.allclose(layer(x, *memory, **options), expected, rtol=0, atol=1e-4), str(mutation)
+        undo()
+        counts["changing"] += expected is None or not torch.allclose(expected, unchanged, rtol=0, atol=1e-4)
+    assert counts["changing"] > 2
+    assert counts["refused"] > 2
+    ours.from_torch(plain)
+
+
+def _exchange(name: str, of: Any = None) -> Callable[[Any], Any]:
+    """Let a method give what a function of its input gives."""
+    return lambda module: setattr(of or module, name, lambda x, *arguments, **named: 2 * x)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_exchange("_sa_block"), "it has a _sa_block of its own"),
+        (_exchange("_ff_block"), "it has a _ff_block of its own"),
+        (lambda module: setattr(module, "dropout1", nn.Tanh()), "its dropout1 is a Tanh, and not a torch.nn.Dropout"),
+        (lambda module: setattr(module, "activation", nn.functional.gelu), "activation_relu_or_gelu is 1, and not 2"),
+        (lambda module: setattr(module.self_attn, "num_heads", 8), "its self_attn.head_dim is 8, and not 4"),
+        (lambda module: setattr(module.self_attn, "num_heads", 5), "must be divisible"),
+    ],
+)
+def test_changes_that_are_refused(change: Callable[[Any], Any], words: str) -> None:
+    module = nn.TransformerEncoderLayer(32, 4, 60)
+    change(module)
+    with pytest.raises((TypeError, ValueError), match=rf"^EncoderLayer\.from_torch: .*{words}"):
+        EncoderLayer.from_torch(module)
+
+
+def test_attentions_that_disagree_in_batch_first_are_refused() -> None:
+    module = nn.TransformerDecoder(nn.TransformerDecoderLayer(32, 4, 60, batch_first=True), 2)
+    module.layers[1].multihead_attn.batch_first = False
+    with pytest.raises(ValueError, match=r"batch_first is True in its layers.0.self_attn and False in its layers.1.mu"):
+        Decoder.from_torch(module)
+
+
+def test_a_method_that_other_code_put_into_a_class_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 60), 1, enable_nested_tensor=False)
+    monkeypatch.setattr(nn.TransformerEncoderLayer, "_ff_block", lambda self, x: x)
+    with pytest.raises(ValueError, match=r"the _ff_block of the class of its layers.0 is not torch's"):
+        Encoder.from_torch(module)
+
+
+def test_parts_that_drop_nothing_and_norms_of_other_eps_are_taken() -> None:
+    module = _randomized(nn.TransformerEncoderLayer(32, 4, 60, batch_first=True)).eval()
+    module.dropout, module.dropout1.p, module.norm2.eps = nn.Identity(), 0.7, 0.5
+    module.compile(backend="eager")
+    x = _tensor((2, 9, 32), np.float32)
+    with torch.no_grad():
+        expected = module.forward(x)
+    assert torch.allclose(EncoderLayer.from_torch(module)(x), expected, rtol=0, atol=1e-4)

@@ -56,8 +56,10 @@ def accelerate(model: Any) -> Acceleration:
     Notes
     -----
     Supported are the layers of BERT, ELECTRA, ERNIE, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, MPNet and ModernBERT,
-    and of Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 and GPT-2, unless they have been modified. Modules keep their
-    place, weights, names and hooks: only their ``forward`` changes. Each has a second copy of its weights, packed for
+    and of Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 and GPT-2. A layer is replaced if it and its parts have the
+    classes, methods and attributes of a new model of the same class and configuration; ``kept`` names the first that
+    differs. Dropout may have another ``p``, or be an ``Identity``. Modules keep their place, weights, names and hooks:
+    only their ``forward`` changes. Each has a second copy of its weights, packed for
     this library. Results differ by rounding; `generate` gives the same tokens.
 
     The attention implementation of the model becomes "mha_native_layers", with masks that keep their structure: causal,
@@ -67,12 +69,15 @@ def accelerate(model: Any) -> Acceleration:
     - is in training mode, or records gradients: results and gradients are as without this function. Recording gradients
       in evaluation mode warns once, since ``torch.no_grad`` is usual there;
     - is compiled, exported or traced, or is under ``torch.autocast``;
-    - has hooks on a part of a layer;
+    - has hooks on a part of a layer, or on all modules of torch;
+    - has a part in training mode, of a model in evaluation mode;
     - has another cache than a `DynamicCache`, or an unknown argument;
     - has positions beyond ``max_position_embeddings``.
 
     Later changes of weights, by ``load_state_dict``, an optimiser or an adapter, are noticed by the next call, which
-    copies the weights again. A change through ``.data`` at the same address is not noticed.
+    copies the weights again. So are later changes of attributes, of parts, and of the ``forward`` of a class, after
+    which the layer of torch computes. A change through ``.data`` at the same address is not noticed: torch does not
+    count it, and a few numbers read in each call would not show all changes.
 
     Layers of a `DynamicCache` are replaced by layers that hold a `KVCache`. They keep all tokens, also tokens outside
     the window of a layer. `mha_native.set_num_threads` sets the number of threads.

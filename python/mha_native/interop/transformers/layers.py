@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
 from collections.abc import Callable
@@ -10,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers.utils import output_capturing
 
 from ...functions.options import ModelOptions
 from ...layers.encoder import EncoderLayer
 from ...layers.rotary_embedding import RotaryEmbedding
 from .caches import native_cache_layer
 from .masks import options_of_layer
+from .snapshots import LayerSnapshot
 
 # Arguments that a layer is given and that do not change what it computes; any other must be None or False.
 _OF_NO_EFFECT = frozenset({"use_cache", "cache_position", "output_hidden_states", "return_dict", "position_ids"})
@@ -64,6 +65,12 @@ class Neighbours:
         self._has_warned = False
         self._bias: tuple[Any, Any, torch.Tensor | None] = (None, None, None)
 
+    def are_in_use(self) -> bool:
+        """Return whether the model uses the implementation."""
+        # As `config._attn_implementation`, which takes over a microsecond: it looks each name up in a table.
+        used: bool = object.__getattribute__(self.config, "_attn_implementation_internal") == self.implementation
+        return used
+
     def warn_of_gradients(self) -> None:
         """Warn once that torch computes, because gradients are recorded."""
         if not self._has_warned:
@@ -104,23 +111,17 @@ class LayerForward:
         self._turns, self._is_causal = turns, is_causal
         self._names = tuple(inspect.signature(type(layer).forward).parameters)[1:]  # without self
         self._gives_tuple = neighbours.config.model_type == "mpnet"
-        self.refresh()
+        self._refresh()
 
-    def refresh(self) -> None:
+    def _refresh(self) -> None:
         """Take the weights as they are now. ValueError if they are no longer those of such a layer."""
-        modules = list(self._layer.modules())
-        self._children = [(of._modules, name, child) for of in modules for name, child in of._modules.items()]
-        self._weights = [
-            (of._parameters, name, weight, weight.data_ptr(), weight._version)
-            for of in modules
-            for name, weight in of._parameters.items()
-            if weight is not None
-        ]
-        hooks = [(of._forward_hooks, of._forward_pre_hooks) for of in modules[1:]]
-        self._hooks = [each for pair in hooks for each in pair]
+        self._snapshot: LayerSnapshot | None = LayerSnapshot(self._layer)
         self._native: EncoderLayer | None = None
         self._native = self._make(self._layer)
-        self._dtype = self._weights[0][2].dtype
+        self._dtype = next(self._layer.parameters()).dtype
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_snapshot": None, "_native": None}  # a copy of the layer has weights of its own
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         given = dict(zip(self._names, arguments, strict=False)) | named
@@ -163,30 +164,17 @@ class LayerForward:
 
     def _is_in_charge(self, x: torch.Tensor) -> bool:
         """Return whether a call needs only the result, and the model uses the implementation of this library."""
-        if self._layer.training or self._neighbours.config._attn_implementation != self._neighbours.implementation:
+        if self._layer.training or not self._neighbours.are_in_use():
             return False
-        if torch.is_grad_enabled() and (x.requires_grad or any(weight[2].requires_grad for weight in self._weights)):
+        snapshot = self._snapshot or LayerSnapshot(self._layer)
+        if torch.is_grad_enabled() and (x.requires_grad or snapshot.requires_grad()):
             self._neighbours.warn_of_gradients()
             return False
-        if torch.is_autocast_enabled("cpu"):
-            return False
-        # Hooks that collect outputs of attention find none, as with any implementation but "eager".
-        hooks = [hook for of in self._hooks for hook in of.values()] if any(self._hooks) else []
-        return all(getattr(hook, "__module__", None) == output_capturing.__name__ for hook in hooks)
+        return not (torch.is_autocast_enabled("cpu") or snapshot.has_hooks())
 
     def _current(self) -> EncoderLayer | None:
         """Return the layer with the current weights of the model; None if there is no equivalent layer."""
-        for modules, name, child in self._children:
-            if modules.get(name) is not child:
-                break
-        else:
-            for weights, name, weight, address, version in self._weights:
-                if weights.get(name) is not weight or weight.data_ptr() != address or weight._version != version:
-                    break
-            else:
-                return self._native
-        try:
-            self.refresh()
-        except ValueError:
-            return None
+        if self._snapshot is None or not self._snapshot.is_current():
+            with contextlib.suppress(ValueError):
+                self._refresh()
         return self._native

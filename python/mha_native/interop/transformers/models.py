@@ -14,6 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from ...functions.arrays import to_numpy
 from ...functions.dtypes import checked_dtype
+from ...layers._torch_modules import difference, foreign_method, own_attribute, reads_mode
 from ...layers.encoder import EncoderLayer
 from ...models.architecture.build import make_layer
 from ...models.architecture.config import BlockConfig, StackConfig
@@ -94,7 +95,9 @@ def _attention_of_torch(
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         hidden = query.new_full((), torch.finfo(query.dtype).min)
         attention_mask = torch.where(attention_mask, torch.zeros_like(hidden), hidden)
-    eager = sys.modules[type(module).__module__].eager_attention_forward
+    # A derived class may be defined elsewhere.
+    sources = (sys.modules[kind.__module__] for kind in type(module).__mro__)
+    eager = next(source.eager_attention_forward for source in sources if hasattr(source, "eager_attention_forward"))
     return eager(module, query, key, value, attention_mask, softcap=softcap, **others)
 
 
@@ -129,12 +132,12 @@ def _turns(rotary: Any, kind: str, count: int) -> Turns:
     return Turns(cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous())
 
 
-def native_layer(layers: Layers, i: int, turns: Turns | None, layer: Any) -> EncoderLayer:
-    """Return the equivalent of `layer`, layer i of a model of transformers.
+def native_layer(layers: Layers, i: int, turns: Turns | None, new: Any, layer: Any) -> EncoderLayer:
+    """Return the equivalent of `layer`, layer i of a model of transformers, where `new` is the one of a new model.
 
     The message of a ValueError is the reason why `layer` may compute something else.
     """
-    _check_class(layer)
+    _check_parts(layer, new)
     names, block = layers.names, layers.stack.blocks[i]
     prefix = names.layer.format(i)
     weights = {prefix + name: x for name, x in layer.named_parameters(remove_duplicate=False)}
@@ -168,14 +171,35 @@ def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     return array
 
 
-def _check_class(layer: Any) -> None:
-    """ValueError unless the layer, and all that it is made of, are as transformers and torch make them."""
-    for name, part in layer.named_modules():
-        place = f"its {name}" if name else "it"
+def _check_parts(layer: Any, new: Any) -> None:
+    """ValueError unless the layer, and all that it is made of, compute what those of a new layer compute."""
+    parts, expected = (dict(of.named_modules(remove_duplicate=False)) for of in (layer, new))
+    for name, part in parts.items():
         if not type(part).__module__.startswith(("transformers.", "torch.nn.modules.")):
-            raise ValueError(f"{place} is a {type(part).__module__}.{type(part).__qualname__}")
-        if "forward" in vars(part) and not isinstance(part.forward, LayerForward):
-            raise ValueError(f"{place} has a forward of its own")
+            raise ValueError(f"{_place(name)} is a {type(part).__module__}.{type(part).__qualname__}")
+    for name, part in parts.items():
+        known = vars(expected[name]) if name in expected else ()
+        own = own_attribute(part, known)
+        if own is not None and not isinstance(getattr(part, own), LayerForward):
+            raise ValueError(f"{_place(name)} has a {own} of its own")
+        if (method := foreign_method(type(part))) is not None:
+            raise ValueError(f"the {method} of the class of {_place(name)} has been replaced")
+        if part.training and not layer.training and reads_mode(part):
+            raise ValueError(f"{_place(name)} is in training mode")
+        # No code of transformers or torch reads a part of another name.
+        if name in expected and (change := difference(part, expected[name], name)) is not None:
+            raise ValueError(f"its {change}")
+
+
+def _place(name: str) -> str:
+    return f"its {name}" if name else "it"
+
+
+def _new_parts(model: Any) -> dict[str, Any]:
+    """Return the parts, by their names, of a model that has the class and configuration of `model`, without data."""
+    kind = next(kind for kind in type(model).__mro__ if kind.__module__.startswith("transformers."))
+    with torch.device("meta"):
+        return dict(kind(model.config).named_modules())
 
 
 def accelerated(model: Any) -> tuple[list[str], dict[str, str]]:
@@ -183,16 +207,16 @@ def accelerated(model: Any) -> tuple[list[str], dict[str, str]]:
     layers = layers_of(model.config)
     blocks, is_causal = layers.stack.blocks, layers.stack.is_causal
     names = [layers.names.layer.format(i).rstrip(".") for i in range(len(blocks))]
-    parts = dict(model.named_modules())
+    parts, new = dict(model.named_modules()), _new_parts(model)
     turns = turns_of(model, blocks)
     neighbours = Neighbours(model.config, IMPLEMENTATION)
     forwards: dict[str, LayerForward] = {}
     kept: dict[str, str] = {}
     for i, (name, block) in enumerate(zip(names, blocks, strict=True)):
-        if name not in parts:
+        if name not in parts or name not in new:
             kept[name] = "there is no such layer"
             continue
-        make = functools.partial(native_layer, layers, i, turns[i])
+        make = functools.partial(native_layer, layers, i, turns[i], new[name])
         try:
             forwards[name] = LayerForward(parts[name], make, i, neighbours, block.options, turns[i], is_causal)
         except ValueError as error:
