@@ -8,7 +8,6 @@ from .. import _core
 from ..functions.deprecation import renamed
 from ..functions.messages import in_the_name_of, listed, shown
 from ..functions.runtime import threads_of_call
-from ..layers._constructor_arguments import optional_size
 from .heads.classification import TOKENS
 from .heads.classifier import Classifier, PretrainedClassifier
 from .heads.entities import STRATEGIES, Entity, entities_of, without_overlaps
