@@ -1,9 +1,9 @@
 """Embed a corpus with Ray actors: the same bits as in one process, and the speed.
 
-    python examples/embed_corpus_on_ray.py [--model DIRECTORY] [--texts N] [--actors N]
+    python examples/embed_corpus_on_ray.py [--model MODEL] [--texts N] [--actors N]
 
-The directory holds all-MiniLM-L6-v2; default: the environment variable MHA_NATIVE_MODEL. An actor needs seconds to
-start, so use --texts 20000 for a meaningful table.
+The model is a directory or a name; default: the environment variable MHA_NATIVE_MODEL, or else all-MiniLM-L6-v2. An
+actor needs seconds to start, so use --texts 20000 for a meaningful table.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from mha_native.distributed.ray import embed
 from mha_native.models import SentenceEncoder
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--model", default=os.environ.get("MHA_NATIVE_MODEL"))
+parser.add_argument("--model", default=os.environ.get("MHA_NATIVE_MODEL", "all-MiniLM-L6-v2"))
 parser.add_argument("--texts", type=int, default=400)
 parser.add_argument("--actors", type=int, default=2)
 options = parser.parse_args()
@@ -32,15 +32,19 @@ try:
     import ray
     import ray.data
 except ImportError:
-    print('Ray is not installed: pip install "mha_native[ray]"')
+    print('this example needs the package ray: pip install ".[ray]"')
     sys.exit()
 
 notes = Path(__file__).with_name("town_notes.txt").read_text(encoding="utf-8").splitlines()
 texts = [f"{notes[i % len(notes)]} {notes[i * 7 % len(notes)]} ({i})" for i in range(options.texts)]
 
 mha_native.set_num_threads(1)
+try:
+    encoder = SentenceEncoder.from_pretrained(options.model)
+except (ImportError, OSError) as error:
+    sys.exit(f"{error}\nexamples/README.md says how to get the model.")
 begin = time.perf_counter()
-expected = SentenceEncoder.from_pretrained(options.model).encode(texts)
+expected = encoder.encode(texts)
 alone = len(texts) / (time.perf_counter() - begin)
 print(f"1 process, 1 thread   {alone:7.0f} texts/s")
 

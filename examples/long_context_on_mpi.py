@@ -19,7 +19,7 @@ from mha_native.distributed.mpi_ranks import MPIWorkers, run_worker
 try:
     from mpi4py import MPI
 except (ImportError, RuntimeError):  # the package, or the library below it
-    print("this example needs the package mpi4py and the MPI libraries")
+    print('this example needs the package mpi4py, and the libraries of MPI: pip install ".[mpi]"')
     sys.exit()
 
 parser = argparse.ArgumentParser(description=__doc__)
