@@ -21,7 +21,7 @@ try:
     import tokenizers
     from tqdm import tqdm  # comes with tokenizers
 except ImportError:
-    sys.exit('this example needs the package tokenizers: pip install ".[text]"')
+    sys.exit("this example needs the package tokenizers: pip install tokenizers")
 
 from mha_native.models import CausalLM
 from mha_native.serving import Batcher

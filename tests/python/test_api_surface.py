@@ -241,7 +241,7 @@ EXTRAS = (
 
 
 def test_the_documents_have_python() -> None:
-    assert {"README.md", "docs/guide.md", "docs/serving.md", "docs/site/gallery.md"} <= SNIPPETS.keys()
+    assert {"README.md", "docs/guide/attention.md", "docs/serving.md", "docs/site/gallery.md"} <= SNIPPETS.keys()
 
 
 @pytest.mark.parametrize(
