@@ -155,3 +155,13 @@ def test_the_picture_of_the_readme_is_of_the_results() -> None:
     assert len(numbers) == 12
     shown = set(zip(numbers[::2], numbers[1::2], strict=True))
     assert shown <= {row[1:] for row in summary_rows()}
+
+
+def test_the_times_of_measured_models_are_of_the_results() -> None:
+    page = (ROOT / "docs" / "measured_models.md").read_text(encoding="utf-8")
+    times = re.findall(r"[\d./ ]+(?= (?:s|ms|us)\b)", prose(page))
+    numbers = [number for time in times for number in re.findall(r"[\d.]+", time)]
+    assert len(numbers) > 20
+    assert [number for number in numbers if not re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", RESULTS)] == []
+    for token, rate in re.findall(r"\| ([\d.]+ / [\d.]+) ms \| (\d+ / \d+) \|", page):
+        assert [round(1000 / float(one)) for one in token.split("/")] == [int(one) for one in rate.split("/")]
