@@ -240,6 +240,14 @@ EXTRAS = (
 )
 
 
+def test_blocks_that_need_a_cluster_compile() -> None:
+    document = ROOT / "docs" / "distributed.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", document.read_text(encoding="utf-8"), re.M | re.S)
+    assert len(blocks) > 2
+    for block in blocks:
+        compile(block, str(document), "exec")
+
+
 def test_the_documents_have_python() -> None:
     assert {"README.md", "docs/guide/attention.md", "docs/serving.md", "docs/site/gallery.md"} <= SNIPPETS.keys()
 
