@@ -50,6 +50,10 @@ def test_a_whole_page_is_accepted(tmp_path: Path) -> None:
     for name in ("index.html", "404.html"):
         (tmp_path / name).write_text(head)
     assert list(check_site.missing_parts(tmp_path, check_site.pages_of(tmp_path))) == []
+    (tmp_path / "api").mkdir()
+    (tmp_path / "api" / "layers.html").write_text(head)
+    (fault,) = check_site.missing_parts(tmp_path, check_site.pages_of(tmp_path))
+    assert fault.endswith("layers.html has no summary table")
 
 
 def test_public_names_are_those_of_the_modules() -> None:
