@@ -17,7 +17,7 @@ try:
     import torch
     from transformers import BertConfig, BertModel, DynamicCache, LlamaConfig, LlamaForCausalLM
 except ImportError:
-    sys.exit("this example needs the packages torch and transformers")
+    sys.exit("this example needs the packages torch and transformers: pip install torch transformers")
 
 from mha_native.interop.torch import accelerate
 

@@ -1,8 +1,8 @@
 """Semantic search: find sentences that answer a question, even if they share no word with it.
 
-    python examples/encode_sentences.py [DIRECTORY [QUESTION]]
+    python examples/encode_sentences.py [MODEL [QUESTION]]
 
-The directory holds all-MiniLM-L6-v2; default: the environment variable MHA_NATIVE_MODEL.
+The model is a directory or a name; default: the environment variable MHA_NATIVE_MODEL, or else all-MiniLM-L6-v2.
 """
 
 import os
@@ -13,7 +13,7 @@ import numpy as np
 
 from mha_native.models import SentenceEncoder
 
-directory = sys.argv[1] if len(sys.argv) > 1 else os.environ["MHA_NATIVE_MODEL"]
+name = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MHA_NATIVE_MODEL", "all-MiniLM-L6-v2")
 questions = sys.argv[2:] or [
     "Where do I get rid of an old couch?",
     "Who helps when my son falls ill on Saturday night?",
@@ -21,7 +21,10 @@ questions = sys.argv[2:] or [
     "Is there WLAN?",
 ]
 
-model = SentenceEncoder.from_pretrained(directory)
+try:
+    model = SentenceEncoder.from_pretrained(name)
+except (ImportError, OSError) as error:
+    sys.exit(f"{error}\nexamples/README.md says how to get the model.")
 sentences = Path(__file__).with_name("town_notes.txt").read_text(encoding="utf-8").splitlines()
 notes = model.encode(sentences)  # [N, E], each of length 1, so a dot product is a cosine
 for question, embedding in zip(questions, model.encode(questions), strict=True):

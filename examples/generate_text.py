@@ -2,8 +2,8 @@
 
     python examples/generate_text.py [MODEL [QUESTION]]
 
-The model is a directory or a .gguf file of an instruct model, such as SmolLM2-135M-Instruct; default: the
-environment variable MHA_NATIVE_LANGUAGE_MODEL.
+The model is a directory, a .gguf file or a name of an instruct model; default: the environment variable
+MHA_NATIVE_LANGUAGE_MODEL, or else HuggingFaceTB/SmolLM2-135M-Instruct.
 """
 
 import os
@@ -11,7 +11,11 @@ import sys
 
 from mha_native.models import CausalLM
 
-model = CausalLM.from_pretrained(sys.argv[1] if len(sys.argv) > 1 else os.environ["MHA_NATIVE_LANGUAGE_MODEL"])
+default = os.environ.get("MHA_NATIVE_LANGUAGE_MODEL", "HuggingFaceTB/SmolLM2-135M-Instruct")
+try:
+    model = CausalLM.from_pretrained(sys.argv[1] if len(sys.argv) > 1 else default)
+except (ImportError, OSError) as error:
+    sys.exit(f"{error}\nexamples/README.md says how to get the model.")
 question = sys.argv[2] if len(sys.argv) > 2 else "Give me three tips for sleeping well."
 
 for piece in model.chat([{"role": "user", "content": question}], max_new_tokens=80, stream=True):

@@ -19,7 +19,7 @@ from mha_native.distributed.mpi_ranks import MPIWorkers, run_worker
 try:
     from mpi4py import MPI
 except (ImportError, RuntimeError):  # the package, or the library below it
-    print("this example needs the package mpi4py and the MPI libraries")
+    print("this example needs the package mpi4py, and the libraries of MPI: pip install mpi4py")
     sys.exit()
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -65,7 +65,8 @@ with MPIWorkers() as workers:
             shared.append(milliseconds(lambda q=query: cache.attend(q, is_causal=True), rounds))
         one, many = statistics.median(alone), statistics.median(shared)
         moved = bytes_moved(sizes, queries, arguments.keys, H, itemsize=4)
-        print(f"{queries:4} queries: {one:8.2f} ms alone, {many:8.2f} ms over the ranks, {one / many:.2f} x;", end=" ")
+        ratio = f", {one / many:.2f} x" if workers.count > 1 else ""
+        print(f"{queries:4} queries: {one:8.2f} ms alone, {many:8.2f} ms over the ranks{ratio};", end=" ")
         print(f"{moved['queries'] / queries:,.0f} bytes moved for a query, and all keys were {moved['keys']:,}")
         same = ShardedKVCache(LocalWorkers(1), 1, H, arguments.keys, D)
         same.append(key, value)

@@ -11,7 +11,7 @@ from mha_native.distributed.ray_workers import RayWorkers
 try:
     import ray
 except ImportError:
-    print("this example needs the package ray")
+    print("this example needs the package ray: pip install ray")
     sys.exit()
 
 H, HK, D, T = 8, 2, 64, 3000

@@ -1,9 +1,9 @@
 """Search in two steps: embeddings find notes that may answer a question, and a cross-encoder ranks them.
 
-    python examples/search_and_rerank.py [DIRECTORY [CROSS_ENCODER]]
+    python examples/search_and_rerank.py [MODEL [CROSS_ENCODER]]
 
-The first directory holds all-MiniLM-L6-v2; default: the environment variable MHA_NATIVE_MODEL. The second
-holds a cross-encoder, such as cross-encoder/ms-marco-MiniLM-L6-v2; without it the notes keep the order of the search.
+The model is a directory or a name; default: the environment variable MHA_NATIVE_MODEL, or else all-MiniLM-L6-v2. The
+cross-encoder can be cross-encoder/ms-marco-MiniLM-L6-v2; without one the notes keep the order of the search.
 """
 
 import os
@@ -19,8 +19,12 @@ QUESTIONS = [
     "Can I swim in June?",
 ]
 
-model = SentenceTransformer(sys.argv[1] if len(sys.argv) > 1 else os.environ["MHA_NATIVE_MODEL"])
-reranker = CrossEncoder(sys.argv[2]) if len(sys.argv) > 2 else None
+name = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MHA_NATIVE_MODEL", "all-MiniLM-L6-v2")
+try:
+    model = SentenceTransformer(name)
+    reranker = CrossEncoder(sys.argv[2]) if len(sys.argv) > 2 else None
+except (ImportError, OSError) as error:
+    sys.exit(f"{error}\nexamples/README.md says how to get the model.")
 notes = Path(__file__).with_name("town_notes.txt").read_text(encoding="utf-8").splitlines()
 embeddings = model.encode_document(notes)
 

@@ -5,9 +5,13 @@ project, so a link in a document has the same target on the site and in the repo
 """
 
 import ast
+import inspect
+import re
 import sys
+from html import escape
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
@@ -44,6 +48,7 @@ PAGES = {
     "README.md": "docs/site/start",
     "docs/decisions": "docs/site/decisions",
     "examples": "docs/site/tasks/index",
+    "examples/README.md": "docs/site/tasks/index",
     "examples/cpp": "docs/site/tasks/cpp",
 }
 
@@ -69,6 +74,8 @@ python_use_unqualified_type_names = True
 
 html_theme = "pydata_sphinx_theme"
 html_title = "mha_native"
+html_favicon = "favicon.svg"
+html_extra_path = ["root"]  # pages at the root of the site: index.html, which leads to root_doc, and 404.html
 html_show_sourcelink = False
 html_copy_source = False
 html_static_path = ["site.css"]
@@ -97,6 +104,10 @@ def lead_links_to_pages(app: Sphinx, doctree: nodes.document) -> None:
             place = ROOT / f"{node['reftarget']}.md"
         else:
             place = (folder / node["reftarget"]).resolve()
+            path, _, anchor = node["reftarget"].partition("#")
+            if path.endswith(".md") and not (folder / path).exists() and (ROOT / path).exists():  # included from README
+                node["refdomain"], node["reftarget"], node["reftargetid"] = "doc", path.removesuffix(".md"), anchor
+                continue
         page = PAGES.get(place.relative_to(ROOT).as_posix()) if place.is_relative_to(ROOT) else None
         if page is not None:
             node["refdomain"], node["reftarget"], node["reftargetid"] = "doc", page, None
@@ -115,6 +126,52 @@ def add_modules(app: Sphinx, docname: str, source: list[str]) -> None:
     else:
         return
     source[0] += "\n```{eval-rst}\n" + "\n".join(entries) + "\n```\n"
+
+
+def add_summary(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Add a table of all entries, with their first lines, above the first entry of a page of the API."""
+    if not docname.startswith("docs/site/api/"):
+        return
+    names: list[str] = []
+    for kind, name in re.findall(r"^\.\. auto(function|class|module):: (\S+)", source[0], re.M):
+        module = import_module(name if kind == "module" else name.rpartition(".")[0])
+        public = getattr(module, "__all__", ()) if kind == "module" else [name.rpartition(".")[2]]
+        names += [f"{module.__name__}.{one}" for one in public if not one.startswith("__") and hasattr(module, one)]
+    if names:
+        table = ".. list-table::\n   :widths: 40 60\n\n" + "".join(map(summary_row, dict.fromkeys(names)))
+        source[0] = source[0].replace("```{eval-rst}", f"```{{eval-rst}}\n{table}```\n\n```{{eval-rst}}", 1)
+
+
+def summary_row(name: str) -> str:
+    """Return the row of a name: a link to its entry, and the first paragraph of its docstring, or nothing."""
+    module, _, attribute = name.rpartition(".")
+    text = inspect.getdoc(getattr(import_module(module), attribute)) or ""
+    first = " ".join(text.partition("\n\n")[0].split())
+    return f"   * - :py:obj:`{name.removeprefix('mha_native.')} <{name}>`\n     - {first}\n"
+
+
+def add_outputs(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Add the recorded output below each example of the pages of tasks."""
+
+    def with_output(match: re.Match[str]) -> str:
+        output = HERE / "outputs" / f"{match[1]}.txt"
+        if not output.is_file():
+            return match[0]
+        return f"{match[0]}\nIt prints:\n\n```{{literalinclude}} ../outputs/{output.name}\n:language: text\n```\n"
+
+    if docname.startswith("docs/site/tasks/"):
+        source[0] = re.sub(r"```\{literalinclude\} \S*/([\w.]+)\n.*?\n```\n", with_output, source[0], flags=re.S)
+
+
+def add_description(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Add the description of a page for search engines: its first paragraph, up to 160 characters."""
+    first = next(doctree.findall(nodes.paragraph), None) if doctree is not None else None
+    text = " ".join(first.astext().split()) if first is not None else f"{project}: {context.get('title', '')}"
+    if len(text) > 160:
+        text = text[:157].rpartition(" ")[0] + " ..."
+    context["metatags"] = f'{context.get("metatags", "")}\n<meta name="description" content="{escape(text)}">'
 
 
 def entry(kind: str, name: str, path: Path) -> str:
@@ -141,5 +198,8 @@ def entry(kind: str, name: str, path: Path) -> str:
 
 def setup(app: Sphinx) -> None:
     app.connect("source-read", add_modules)
+    app.connect("source-read", add_summary)
+    app.connect("source-read", add_outputs)
+    app.connect("html-page-context", add_description)
     app.connect("doctree-read", lead_links_to_pages)
     draw_speed(ROOT / "bench" / "RESULTS.md", ROOT / "build" / "pictures")

@@ -1,7 +1,8 @@
 """Checks the pages of the site: python tests/architecture/check_site.py build/site
 
 Every link within the site leads to a file and to an anchor that exist; no script, style, font or picture is of another
-server; and every public name of the package has an entry.
+server; every page has a description and an icon, and each page of the API a summary table; the root has a first page,
+and one for addresses that do not exist; and every public name of the package has an entry.
 """
 
 import ast
@@ -25,6 +26,8 @@ class Page(HTMLParser):
         self.anchors: set[str] = set()
         self.links: list[str] = []
         self.loaded: list[str] = []
+        self.description = ""
+        self.has_icon = self.has_table = False
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -32,6 +35,10 @@ class Page(HTMLParser):
         self.anchors |= {values[name] for name in ("id", "name") if name in values}
         if tag == "a" and "href" in values:
             self.links.append(values["href"])
+        if tag == "meta" and values.get("name") == "description":
+            self.description = values.get("content", "")
+        self.has_table |= tag == "table"
+        self.has_icon |= tag == "link" and "icon" in values.get("rel", "").split()
         if values.get(LOADS.get(tag, "")):
             self.loaded.append(values[LOADS[tag]])
 
@@ -60,6 +67,15 @@ def foreign_resources(pages: Mapping[Path, Page]) -> Iterator[str]:
         yield from (f"{path} loads {link} of another server" for link in page.loaded if urlsplit(link).netloc)
 
 
+def missing_parts(site: Path, pages: Mapping[Path, Page]) -> Iterator[str]:
+    """What a search engine, a browser or a reader misses: descriptions, icons, tables, index.html, 404.html."""
+    yield from (f"{path} has no description" for path, page in pages.items() if not page.description)
+    yield from (f"{path} has no icon" for path, page in pages.items() if not page.has_icon and path.name != "404.html")
+    api = {path for path in pages if path.parent.name == "api" and path.name != "index.html"}
+    yield from (f"{path} has no summary table" for path in sorted(api) if not pages[path].has_table)
+    yield from (f"{site} has no {name}" for name in ("index.html", "404.html") if not (site / name).is_file())
+
+
 def public_names() -> list[str]:
     """In full, what is in `__all__` of the package, its folders, and the modules of two folders that users import."""
     files = [PACKAGE / "__init__.py", *PACKAGE.glob("*/__init__.py")]
@@ -84,7 +100,8 @@ def missing_names(pages: Mapping[Path, Page], names: Iterable[str]) -> Iterator[
 
 def main(site: Path) -> int:
     pages = pages_of(site)
-    faults = [*broken_links(pages), *foreign_resources(pages), *missing_names(pages, public_names())]
+    faults = [*broken_links(pages), *foreign_resources(pages), *missing_parts(site, pages)]
+    faults += missing_names(pages, public_names())
     print("\n".join(faults) or f"{len(pages)} pages, whose links lead somewhere; every public name has an entry")
     return 1 if faults else 0
 

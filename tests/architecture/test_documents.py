@@ -1,5 +1,7 @@
 """Documents: relative links lead to files and headings, files named in the text exist, and so do names in these files.
 
+The README states the figures of bench/RESULTS.md, and its picture shows them.
+
 To have a name checked, write it in one form: `name` of `file.py`, or `name` and `other_name` in `folder/file.hpp`.
 """
 
@@ -109,3 +111,57 @@ def test_a_missing_name_is_found() -> None:
     `platform/parallel.*`, `any-thing` of `parallel.cpp`"""
     names = ["NAME of", "nowhere of", "Nobody::nothing of"]
     assert list(missing_names(text)) == [*(f"{name} platform/parallel.cpp" for name in names), "nobody of parallel.hpp"]
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = (ROOT / "bench" / "RESULTS.md").read_text(encoding="utf-8")
+
+
+def cells_of(text: str, columns: int) -> list[list[str]]:
+    """Return the rows of the tables with this number of columns, cell by cell."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    return [row for row in rows if len(row) == columns]
+
+
+def summary_rows() -> set[tuple[str, ...]]:
+    """Return (time, ratio of the best peer, ratio of torch) of each row of the summary, on one thread."""
+    rows = cells_of(RESULTS.partition("## Summary")[2].partition("\n## ")[0], 7)
+    return {(row[1], row[4].split(",")[0], row[6].split(",")[0]) for row in rows}
+
+
+def test_the_table_of_the_readme_is_of_the_results() -> None:
+    rows = cells_of(README.partition("## Results")[2].partition("\n## ")[0], 5)[2:]
+    assert len(rows) > 5
+    assert [row for row in rows if (row[1], row[3].split()[0], row[4]) not in summary_rows()] == []
+    assert re.findall(r"commit +(\w{12})", RESULTS) == re.findall(r"\b([0-9a-f]{12})\b", README)
+
+
+def test_the_figures_of_the_readme_are_of_the_results() -> None:
+    speed = " ".join(README.partition("## Speed")[2].partition("\n## ")[0].split())
+    time, torch = re.findall(r"\*\*([\d.]+ ms)\*\* for .*? torch takes ([\d.]+) times", speed)[0]
+    assert (time, torch) in {(row[0], row[2]) for row in summary_rows()}
+    (tokens,) = re.findall(r"\*\*(\d+) tokens a second\*\*", speed)
+    (token,) = [row[3].split("/")[0] for row in cells_of(RESULTS, 6) if row[0] == "float32, weights in int8"]
+    assert int(tokens) == round(1000 / float(token))
+    means = re.findall(r"\*\*([\d.]+) times\*\*.*?(\d+) cases.*?torch ([\d.]+) times", speed)
+    stated = "Of .*? cells, (\\d+) cases.*?best peer takes ([\\d.]+) times as long, and torch ([\\d.]+) times"
+    assert means == [(mean, count, other) for count, mean, other in re.findall(stated, " ".join(RESULTS.split()))]
+
+
+def test_the_picture_of_the_readme_is_of_the_results() -> None:
+    """If it fails, run: python docs/site/draw_speed.py"""
+    picture = (ROOT / "docs" / "site" / "speed.svg").read_text(encoding="utf-8")
+    numbers = re.findall(r">(\d+\.\d\d)</text>", picture)
+    assert len(numbers) == 12
+    shown = set(zip(numbers[::2], numbers[1::2], strict=True))
+    assert shown <= {row[1:] for row in summary_rows()}
+
+
+def test_the_times_of_measured_models_are_of_the_results() -> None:
+    page = (ROOT / "docs" / "measured_models.md").read_text(encoding="utf-8")
+    times = re.findall(r"[\d./ ]+(?= (?:s|ms|us)\b)", prose(page))
+    numbers = [number for time in times for number in re.findall(r"[\d.]+", time)]
+    assert len(numbers) > 20
+    assert [number for number in numbers if not re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", RESULTS)] == []
+    for token, rate in re.findall(r"\| ([\d.]+ / [\d.]+) ms \| (\d+ / \d+) \|", page):
+        assert [round(1000 / float(one)) for one in token.split("/")] == [int(one) for one in rate.split("/")]

@@ -38,6 +38,22 @@ def test_a_broken_page_is_found(tmp_path: Path) -> None:
     assert list(check_site.missing_names(pages, ["mha_native.KVCache", "mha_native.generate"])) == [
         "mha_native.KVCache has no entry"
     ]
+    assert [re.sub(r"^\S*/", "", fault) for fault in check_site.missing_parts(tmp_path, pages)] == [
+        *("a.html has no description", "b.html has no description", "a.html has no icon", "b.html has no icon"),
+        f"{tmp_path.name} has no index.html",
+        f"{tmp_path.name} has no 404.html",
+    ]
+
+
+def test_a_whole_page_is_accepted(tmp_path: Path) -> None:
+    head = '<meta name="description" content="x"><link rel="icon" href="a.svg">'
+    for name in ("index.html", "404.html"):
+        (tmp_path / name).write_text(head)
+    assert list(check_site.missing_parts(tmp_path, check_site.pages_of(tmp_path))) == []
+    (tmp_path / "api").mkdir()
+    (tmp_path / "api" / "layers.html").write_text(head)
+    (fault,) = check_site.missing_parts(tmp_path, check_site.pages_of(tmp_path))
+    assert fault.endswith("layers.html has no summary table")
 
 
 def test_public_names_are_those_of_the_modules() -> None:
@@ -47,10 +63,14 @@ def test_public_names_are_those_of_the_modules() -> None:
     assert "mha_native.distributed.ray.embed" in names
 
 
+def _module_of_site(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "docs" / "site"), *sys.path])
+    return importlib.import_module(name)
+
+
 def _draw_speed(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(sys, "path", [str(ROOT / "docs" / "site"), *sys.path])
-    return importlib.import_module("draw_speed")
+    return _module_of_site("draw_speed", monkeypatch)
 
 
 def test_the_pictures_have_all_cells_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +88,7 @@ def test_the_pictures_have_all_rows_of_the_summary(monkeypatch: pytest.MonkeyPat
     summary = RESULTS.partition("## Summary")[2].partition("\n## ")[0]
     assert len(rows) == len(re.findall(r"^\|.*\d\.\d\d, \d", summary, re.M))
     assert ("attention, B1 H8 T128 D64", 1.09, 2.60) in rows
+    assert {row[1:] for row in module.first_rows(RESULTS)} <= {row[1:] for row in rows}
 
 
 def test_the_pictures_are_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -78,3 +99,26 @@ def test_the_pictures_are_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "speed-f32.svg",
         "speed-int8.svg",
     ]
+
+
+# Examples of a second at most that need NumPy alone; .ci/run runs the others.
+QUICK = ["decode_with_cache", "encoder_decoder", "encoder_layer", "grouped_heads", "padding_and_causal", "ragged_batch"]
+QUICK += ["self_attention", "sharded_keys"]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_recorded_outputs_are_those_of_the_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it fails, run: python docs/site/record_outputs.py NAME.py"""
+    module = _module_of_site("record_outputs", monkeypatch)
+    example = ROOT / "examples" / f"{name}.py"
+    recorded = module.recorded(example).read_text(encoding="utf-8")
+    assert module.words_of(module.output_of(example)) == module.words_of(recorded)
+
+
+def test_every_example_is_on_a_page_of_tasks() -> None:
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "site" / "tasks").glob("*.md"))
+    shown = re.findall(r"\{literalinclude\} \.\./\.\./\.\./examples/(\S+)", pages)
+    folder = ROOT / "examples"
+    files = [*folder.glob("*.py"), *folder.glob("cpp/*.c"), *folder.glob("cpp/*.cpp")]
+    missing = {path.relative_to(folder).as_posix() for path in files} - set(shown)
+    assert missing == set()

@@ -57,14 +57,18 @@ PLUGS = {
     "sentence_transformers.Transformer": "sentence_transformers",
 }
 
-# Models that documents name and no package carries: tiny ones with random weights stand in for them.
+# Models that documents name in full. No package carries most of them: tiny ones with random weights stand in.
+SENTENCE_MODEL = "all-MiniLM-L6-v2"  # of the default organization
 CLASSIFIERS: dict[str, dict[str, Any]] = {
-    "ms-marco-MiniLM-L6-v2": {"labels": 1},
-    "distilbert-base-uncased-finetuned-sst-2-english": {"labels": 2, "id2label": {"0": "NEGATIVE", "1": "POSITIVE"}},
-    "bert-base-NER": {"tokens": True},
+    "cross-encoder/ms-marco-MiniLM-L6-v2": {"labels": 1},
+    "distilbert/distilbert-base-uncased-finetuned-sst-2-english": {
+        "labels": 2,
+        "id2label": {"0": "NEGATIVE", "1": "POSITIVE"},
+    },
+    "dslim/bert-base-NER": {"tokens": True},
 }
-LANGUAGE_MODEL = "SmolLM2-135M-Instruct"  # a tiny one with random weights, too
-SEQ2SEQ_MODEL = "bart-large-cnn"  # likewise
+LANGUAGE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+SEQ2SEQ_MODEL = "facebook/bart-large-cnn"
 
 
 def test_all_is_the_whole_face() -> None:
@@ -135,10 +139,13 @@ def test_examples_are_true(
 
 
 def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder, but for the models of `code` that reads some."""
-    name = "all-MiniLM-L6-v2"
-    if f'"{name}"' in code:
-        (folder / name).symlink_to(request.getfixturevalue("model_directory").resolve())
+    """Enter an empty folder, without a network: it has the models that `code` names in full, and no other."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(folder / "cache"))
+    for name in (*CLASSIFIERS, LANGUAGE_MODEL, SEQ2SEQ_MODEL):
+        (folder / name).parent.mkdir(exist_ok=True)
+    if f'"{SENTENCE_MODEL}"' in code:
+        (folder / SENTENCE_MODEL).symlink_to(request.getfixturevalue("model_directory").resolve())
     for name, arguments in CLASSIFIERS.items():
         if f'"{name}"' in code:
             pytest.importorskip("tokenizers")
@@ -233,8 +240,16 @@ EXTRAS = (
 )
 
 
+def test_blocks_that_need_a_cluster_compile() -> None:
+    document = ROOT / "docs" / "distributed.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", document.read_text(encoding="utf-8"), re.M | re.S)
+    assert len(blocks) > 2
+    for block in blocks:
+        compile(block, str(document), "exec")
+
+
 def test_the_documents_have_python() -> None:
-    assert {"README.md", "docs/guide.md", "docs/serving.md", "docs/site/gallery.md"} <= SNIPPETS.keys()
+    assert {"README.md", "docs/guide/attention.md", "docs/serving.md", "docs/site/gallery.md"} <= SNIPPETS.keys()
 
 
 @pytest.mark.parametrize(

@@ -17,20 +17,39 @@ PATIENCE = 0.5  # seconds before the bar appears
 PAUSE = 0.1  # seconds between two updates
 
 
+def tqdm_class() -> Any:
+    """Return the bar of tqdm for a terminal or a notebook; None without tqdm."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    return tqdm
+
+
 class Progress:
-    """The bar of this library: on a terminal, after PATIENCE seconds."""
+    """A bar on a terminal for a number of texts that may be unknown, after PATIENCE seconds."""
 
     def __init__(self, is_wanted: bool = True) -> None:
         self._is_wanted = is_wanted and sys.stderr is not None and sys.stderr.isatty()
         self._started = self._drawn = time.monotonic()
         self._visible = False
+        self._theirs: Any = None  # of tqdm
 
     def show(self, share: float | None, count: int) -> None:
         """Draw the share of the input, if its size is known, and the `count` of texts that are done."""
         now = time.monotonic()
         if not self._is_wanted or now - self._started < PATIENCE or now - self._drawn < PAUSE:
             return
-        self._drawn, self._visible = now, True
+        self._drawn = now
+        if not self._visible and (tqdm := tqdm_class()) is not None:
+            self._theirs = tqdm(unit=" texts", leave=False, file=sys.stderr)
+            self._theirs.start_t -= time.monotonic() - self._started  # rates count from the start
+        self._visible = True
+        if self._theirs is not None:
+            self._theirs.n, self._theirs.total = count, round(count / share) if share else None
+            with contextlib.suppress(OSError):  # the terminal is gone
+                self._theirs.refresh()
+            return
         rate = count / (now - self._started)
         words = f"{count:,} texts, {rate:,.0f} a second"
         if share:
@@ -41,7 +60,10 @@ class Progress:
 
     def clear(self) -> None:
         """Remove the bar."""
-        if self._visible:
+        if self._theirs is not None:
+            with contextlib.suppress(OSError):
+                self._theirs.close()
+        elif self._visible:
             self._draw("")
 
     def _draw(self, words: str) -> None:
@@ -60,9 +82,7 @@ def is_wanted(show_progress_bar: bool | None, logger: logging.Logger) -> bool:
 @contextlib.contextmanager
 def progress_bar(total: int, unit: str) -> Iterator[Callable[[int], object]]:
     """Open a bar, and give the function that adds to the count of finished units."""
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
+    if (tqdm := tqdm_class()) is None:
         bar, done = Progress(), 0
 
         def advance(count: int) -> None:

@@ -191,7 +191,7 @@ class MhaNativeRanker(_Component):
     --------
     >>> from haystack import Document
     >>> from mha_native.interop.haystack import MhaNativeRanker
-    >>> ranker = MhaNativeRanker("ms-marco-MiniLM-L6-v2", top_k=1)
+    >>> ranker = MhaNativeRanker("cross-encoder/ms-marco-MiniLM-L6-v2", top_k=1)
     >>> documents = [Document(content="Children swim for free."), Document(content="Bulky waste is collected.")]
     >>> len(ranker.run("an old couch", documents)["documents"])
     1

@@ -66,7 +66,7 @@ class MhaNativeRanker(RankerFields, BaseDocumentCompressor):
     --------
     >>> from langchain_core.documents import Document
     >>> from mha_native.interop.langchain import MhaNativeRanker
-    >>> ranker = MhaNativeRanker(model_name="ms-marco-MiniLM-L6-v2", top_n=1)
+    >>> ranker = MhaNativeRanker(model_name="cross-encoder/ms-marco-MiniLM-L6-v2", top_n=1)
     >>> documents = [Document("Children swim for free."), Document("Bulky waste is collected on Mondays.")]
     >>> [list(document.metadata) for document in ranker.compress_documents(documents, "an old couch")]
     [['relevance_score']]

@@ -95,7 +95,7 @@ class MhaNativeRanker(RankerFields, BaseNodePostprocessor):
     --------
     >>> from llama_index.core.schema import NodeWithScore, TextNode
     >>> from mha_native.interop.llama_index import MhaNativeRanker
-    >>> ranker = MhaNativeRanker(model_name="ms-marco-MiniLM-L6-v2", top_n=1)
+    >>> ranker = MhaNativeRanker(model_name="cross-encoder/ms-marco-MiniLM-L6-v2", top_n=1)
     >>> texts = ["Children swim for free.", "Bulky waste is collected on Mondays."]
     >>> nodes = [NodeWithScore(node=TextNode(text=text)) for text in texts]
     >>> len(ranker.postprocess_nodes(nodes, query_str="an old couch"))

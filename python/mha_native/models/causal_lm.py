@@ -52,7 +52,7 @@ class CausalLM(PretrainedGenerator):
     Examples
     --------
     >>> from mha_native.models import CausalLM
-    >>> model = CausalLM.from_pretrained("SmolLM2-135M-Instruct")
+    >>> model = CausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
     >>> text = model.generate("The capital of France is", max_new_tokens=8)
     >>> question = {"role": "user", "content": "Hello!"}
     >>> answer = "".join(piece for piece in model.chat([question], max_new_tokens=8, stream=True))

@@ -55,7 +55,7 @@ class Seq2SeqLM(PretrainedGenerator):
     Examples
     --------
     >>> from mha_native.models import Seq2SeqLM
-    >>> model = Seq2SeqLM.from_pretrained("bart-large-cnn")
+    >>> model = Seq2SeqLM.from_pretrained("facebook/bart-large-cnn")
     >>> text = "The tower is 324 metres tall, about the same height as an 81-storey building."
     >>> summary = model.generate(text, max_new_tokens=20, num_beams=4, length_penalty=2.0)
     """

@@ -50,7 +50,7 @@ class TextClassifier(PretrainedClassifier):
     Examples
     --------
     >>> from mha_native.models import TextClassifier
-    >>> model = TextClassifier.from_pretrained("distilbert-base-uncased-finetuned-sst-2-english")
+    >>> model = TextClassifier.from_pretrained("distilbert/distilbert-base-uncased-finetuned-sst-2-english")
     >>> model.labels
     ('NEGATIVE', 'POSITIVE')
     >>> (best,) = model("The service was friendly.")

@@ -48,7 +48,7 @@ class TokenClassifier(PretrainedClassifier):
     Examples
     --------
     >>> from mha_native.models import TokenClassifier
-    >>> model = TokenClassifier.from_pretrained("bert-base-NER")
+    >>> model = TokenClassifier.from_pretrained("dslim/bert-base-NER")
     >>> text = "Anna Lee lives in Oslo."
     >>> entities = model(text)
     >>> all(list(entity) == ["entity_group", "score", "word", "start", "end"] for entity in entities)

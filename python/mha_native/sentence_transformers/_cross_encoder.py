@@ -78,7 +78,7 @@ class CrossEncoder(Model):
     Examples
     --------
     >>> from mha_native.sentence_transformers import CrossEncoder
-    >>> model = CrossEncoder("ms-marco-MiniLM-L6-v2")
+    >>> model = CrossEncoder("cross-encoder/ms-marco-MiniLM-L6-v2")
     >>> documents = ["Children swim for free.", "Bulky waste is collected on the first Monday of the month."]
     >>> model.predict([("an old couch", text) for text in documents]).shape
     (2,)

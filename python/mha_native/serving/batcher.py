@@ -76,7 +76,7 @@ class Batcher:
     --------
     >>> from mha_native.models import CausalLM
     >>> from mha_native.serving import Batcher
-    >>> model = CausalLM.from_pretrained("SmolLM2-135M-Instruct")
+    >>> model = CausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
     >>> with Batcher(model, max_sequences=8, num_pages=64) as batcher:
     ...     requests = [batcher.submit(f"{k} and {k} is", max_new_tokens=4) for k in range(20)]
     ...     texts = [request.result() for request in requests]

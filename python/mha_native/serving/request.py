@@ -97,7 +97,7 @@ class Request:
     --------
     >>> from mha_native.models import CausalLM
     >>> from mha_native.serving import Batcher
-    >>> model = CausalLM.from_pretrained("SmolLM2-135M-Instruct")
+    >>> model = CausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
     >>> with Batcher(model) as batcher:
     ...     request = batcher.submit("The capital of France is", max_new_tokens=8)
     ...     text = "".join(piece for piece in request)

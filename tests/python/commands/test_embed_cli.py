@@ -301,6 +301,7 @@ def test_a_progress_bar_on_a_terminal(
     monkeypatch.setattr(_batching, "MOST_TEXTS", 10)
     monkeypatch.setattr(_progress, "PATIENCE", 0)
     monkeypatch.setattr(_progress, "PAUSE", 0)
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     if not known:
         monkeypatch.setattr(input_texts, "_size_of", lambda file: None)
     terminal = _Terminal()
@@ -324,6 +325,29 @@ def test_a_progress_bar_on_a_terminal(
     if known:
         assert shares[-1] == 100
         assert shares[0] < 50
+
+
+def test_a_progress_bar_of_tqdm_where_it_is_installed(
+    directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tqdm")
+    monkeypatch.setattr(_batching, "MOST_TOKENS", 40)
+    monkeypatch.setattr(_batching, "MOST_TEXTS", 10)
+    monkeypatch.setattr(_progress, "PATIENCE", 0)
+    monkeypatch.setattr(_progress, "PAUSE", 0)
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"the dog\n" * 100)
+    assert (
+        run(capsys, "embed", "--model", directory, "--file", str(path), "--output", str(tmp_path / "out.npy"))[0] == 0
+    )
+    pictures = [picture for picture in terminal.getvalue().split("\r") if "texts/s" in picture]
+    assert len(pictures) > 4
+    assert "100%" in pictures[-1]
+    assert "100/100" in pictures[-1]
+    assert terminal.getvalue().endswith("\r")  # the line is free at the end
+    assert terminal.getvalue().split("\r")[-2].strip() == ""
 
 
 def test_no_progress_bar_elsewhere(
