@@ -18,7 +18,9 @@ namespace {
 /// Calls visit(i, j, k) for the rows of a view with four axes. An axis with a stride of 0 counts once.
 template <class Visitor>
 void for_each_row(const TensorView& view, Visitor visit) {
-  const auto count = [&](int axis) { return view.strides[axis] == 0 ? std::min<Index>(view.extents[axis], 1) : view.extents[axis]; };
+  const auto count = [&](int axis) {
+    return view.strides[axis] == 0 ? std::min<Index>(view.extents[axis], 1) : view.extents[axis];
+  };
   for (Index i = 0; i < count(0); ++i)
     for (Index j = 0; j < count(1); ++j)
       for (Index k = 0; k < count(2); ++k) visit(i, j, k);
@@ -76,9 +78,10 @@ template <class Byte, class View>
 Strided<Byte> strided(const View& view) {
   if (!view) return {};
   return {static_cast<Byte*>(view.data), byte_stride(view, 0), byte_stride(view, 1), byte_stride(view, 2),
-          view.rank > 3 && view.extents[3] > 1 ? view.strides[3] : view.rank > 3 && view.extents[3] == 1 ? 0 : 1};
+          view.rank > 3 && view.extents[3] > 1    ? view.strides[3]
+          : view.rank > 3 && view.extents[3] == 1 ? 0
+                                                  : 1};
 }
-
 
 template <class To, class From>
 void store(const From* sums, const MutableTensorView& to) {
@@ -99,8 +102,9 @@ void run(GradientArguments a) {
   const Index heads = inputs.query.extents[1];
 
   Layout layout;
-  Widened widened[] = {Widened(inputs.query, layout), Widened(inputs.key, layout), Widened(inputs.value, layout),
-                       Widened(a.out, layout), Widened(a.dout, layout), Widened(inputs.options.attn_mask, layout)};
+  Widened widened[] = {Widened(inputs.query, layout), Widened(inputs.key, layout),
+                       Widened(inputs.value, layout), Widened(a.out, layout),
+                       Widened(a.dout, layout),       Widened(inputs.options.attn_mask, layout)};
   const auto elements = [](const MutableTensorView& view) {
     Index count = view ? 1 : 0;
     for (int axis = 0; axis < view.rank; ++axis) count *= view.extents[axis];

@@ -328,11 +328,14 @@ void validate(GradientArguments& a) {
       int axis = 0;
       for (Index extent : shape)
         if (axis++ > 0 || !inputs.ragged) extents += (extents.empty() ? "" : ", ") + std::to_string(extent);
-      fail(f, std::string(name) + " must have the axes of a call with " + (inputs.ragged ? "[H, N, ...]" : "[B, H, ...]") +
-               " = [" + extents + "]", {{name, as_given}});
+      fail(f,
+           std::string(name) + " must have the axes of a call with " + (inputs.ragged ? "[H, N, ...]" : "[B, H, ...]") +
+               " = [" + extents + "]",
+           {{name, as_given}});
     }
   };
-  for (const auto& [name, view] : {std::pair<const char*, const TensorView&>("out", a.out), {"lse", a.lse}, {"dout", a.dout}})
+  for (const auto& [name, view] :
+       {std::pair<const char*, const TensorView&>("out", a.out), {"lse", a.lse}, {"dout", a.dout}})
     if (!view) throw std::invalid_argument(std::string(f) + ": " + name + " must be given");
   check_rows("out", a.out, dtype, {batch, heads, query_length, value_dim});
   check_rows("lse", a.lse, sums, {batch, heads, query_length});
@@ -353,10 +356,8 @@ void validate(GradientArguments& a) {
       throw DTypeError(std::string(f) + ": " + called + " must be " + name_of(sums) + "; got " +
                        name_of(gradient.dtype));
     bool is_same = gradient.rank == option.rank;
-    for (int axis = 0; is_same && axis < option.rank; ++axis)
-      is_same = gradient.extents[axis] == option.extents[axis];
-    if (!is_same)
-      fail(f, called + " must have the shape of " + name, {{called.c_str(), gradient}, {name, option}});
+    for (int axis = 0; is_same && axis < option.rank; ++axis) is_same = gradient.extents[axis] == option.extents[axis];
+    if (!is_same) fail(f, called + " must have the shape of " + name, {{called.c_str(), gradient}, {name, option}});
   };
   check_option("attn_mask", g.attn_mask, given.attn_mask);
   check_option("alibi_slopes", g.alibi_slopes, given.alibi_slopes);

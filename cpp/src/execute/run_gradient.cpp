@@ -35,9 +35,7 @@ struct GradientRun {
   const AttentionPlan& attention() const { return plan->attention; }
   Index sum_size() const { return size_of(attention().accumulator); }
   /// Bytes of the sums of dquery of one key-value head.
-  std::size_t dquery_bytes() const {
-    return std::size_t(attention().most_rows * query_row * sum_size());
-  }
+  std::size_t dquery_bytes() const { return std::size_t(attention().most_rows * query_row * sum_size()); }
 };
 
 /// A key-value head of a batch element.
@@ -53,9 +51,8 @@ void add_tile(const GradientRun& run, Head head, Index span, Index first_row, st
   AttentionTile tile = make_tile(attention, head.batch, first_head, group, first_row);
   narrow_to(tile, span);
   tile.is_far = first_row == 0;
-  const bool is_seen = std::any_of(tile.first_key, tile.first_key + tile.rows, [&](const Index& first) {
-    return first < tile.last_key[&first - tile.first_key];
-  });
+  const bool is_seen = std::any_of(tile.first_key, tile.first_key + tile.rows,
+                                   [&](const Index& first) { return first < tile.last_key[&first - tile.first_key]; });
   const bool adds_sinks = plan.dsinks && span == 0;
   if (!is_seen && !adds_sinks) return;
 
@@ -79,8 +76,7 @@ void add_tile(const GradientRun& run, Head head, Index span, Index first_row, st
     g.dattn_mask[r] = plan.dattn_mask.data ? plan.dattn_mask.at(head.batch, h, query) : nullptr;
     g.dposition_bias[r] =
         plan.dposition_bias.data ? plan.dposition_bias.data + h * distances * run.sum_size() : nullptr;
-    g.dalibi_slope[r] =
-        plan.dalibi_slopes ? plan.dalibi_slopes + head.batch * plan.dalibi_slopes_batch + h : nullptr;
+    g.dalibi_slope[r] = plan.dalibi_slopes ? plan.dalibi_slopes + head.batch * plan.dalibi_slopes_batch + h : nullptr;
     g.dsink[r] = adds_sinks ? plan.dsinks + h : nullptr;
   }
   attention.kernels->gradient(tile, g, scratch);
@@ -155,8 +151,8 @@ void add_span(const GradientRun& run, Head head, Index span, std::byte* dquery, 
   with_sums(run, [&](auto zero) {
     using T = decltype(zero);
     std::byte* const near = scratch + run.row_at;
-    store_keys<T>(run, head, span, scratch + run.dkey_at, run.query_row, attention.head_dim, attention.scale,
-                  plan.dkey, near);
+    store_keys<T>(run, head, span, scratch + run.dkey_at, run.query_row, attention.head_dim, attention.scale, plan.dkey,
+                  near);
     store_keys<T>(run, head, span, scratch + run.dvalue_at, run.value_row, attention.value_dim, 1, plan.dvalue, near);
   });
 }
@@ -193,9 +189,7 @@ struct SharedSpansOfHead {
   Head head;
   Index first, last, spans;
 
-  std::byte* sums(Index span) const {
-    return run->shared_dquery + std::size_t(span - first + 1) * run->shared_stride;
-  }
+  std::byte* sums(Index span) const { return run->shared_dquery + std::size_t(span - first + 1) * run->shared_stride; }
   std::byte* total() const { return run->shared_dquery; }
 };
 
@@ -237,8 +231,7 @@ void run_gradient(const GradientPlan& plan, int num_threads) {
   const AttentionPlan& attention = plan.attention;
   const Index heads = saturated_product(attention.batch, attention.kv_heads);
   if (heads == 0) return;
-  const bool adds_options =
-      plan.dattn_mask.data || plan.dposition_bias.data || plan.dalibi_slopes || plan.dsinks;
+  const bool adds_options = plan.dattn_mask.data || plan.dposition_bias.data || plan.dalibi_slopes || plan.dsinks;
   const Index tasks = (plan.adds_batches ? 1 : attention.batch) * (plan.adds_heads ? 1 : attention.kv_heads);
   Index most_keys = 0;
   for (Index b = 0; b < (attention.key_starts ? attention.batch : 1); ++b)

@@ -113,8 +113,8 @@ struct GradientTile {
   Index dout_step;
   const void* lse[kMaxTileRows];   // of each row, in the accumulator's type
   const void* dlse[kMaxTileRows];  // the gradient of that
-  void* dquery[kMaxTileRows];  // of each row [D]; without the factor `scale`, as dkey
-  void *dkey, *dvalue;         // of the keys of the span: [kSpanKeys][D] and [kSpanKeys][Dv]
+  void* dquery[kMaxTileRows];      // of each row [D]; without the factor `scale`, as dkey
+  void *dkey, *dvalue;             // of the keys of the span: [kSpanKeys][D] and [kSpanKeys][Dv]
   Index dkey_row, dvalue_row;
   void* dattn_mask[kMaxTileRows];  // of each row: an entry for each key
   Index dattn_mask_step;

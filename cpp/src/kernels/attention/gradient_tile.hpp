@@ -46,13 +46,13 @@ struct LooseProducts : PacketProducts<T> {
 template <class Products>
 struct WeightGradientArguments {
   using T = typename Products::Sum;
-  Index depth;       // of the heads
-  const T* value;    // first key of the segment
+  Index depth;     // of the heads
+  const T* value;  // first key of the segment
   Index value_row, value_step;
   const T* dout;     // dO^T; this and the next fields: at the first vector of queries of the segment
   const T* weights;  // P^T
   const T* delta;
-  T* gradients;      // dS^T
+  T* gradients;  // dS^T
 };
 
 /// M keys of dS^T = P^T (V dO^T - delta), against N vectors of queries.
@@ -212,8 +212,7 @@ class AttentionGradientTile {
       for (; d < tile_.value_dim; ++d) delta += out[d * g_.out_step] * dout[d * g_.dout_step];
       delta_[r] = delta + predux(sums);
       if (lse != -kInfinity<T>) log2_sum_[r] = T(double(lse) * kLog2OfE);
-      if (g_.dsink[0] && lse != -kInfinity<T>)
-        *g_.dsink[r] -= ::exp(tile_.sink[r] - double(lse)) * double(delta_[r]);
+      if (g_.dsink[0] && lse != -kInfinity<T>) *g_.dsink[r] -= ::exp(tile_.sink[r] - double(lse)) * double(delta_[r]);
     }
   }
 
@@ -339,7 +338,8 @@ class AttentionGradientTile {
           const T* const query = static_cast<const T*>(tile_.query[r]);
           const T* const dout = static_cast<const T*>(g_.dout[r]);
           const Index in_span = key_in_span(block) + i;
-          for (Index d = 0; g_.dvalue && d < tile_.value_dim; ++d) dvalue(in_span)[d] += weight * dout[d * g_.dout_step];
+          for (Index d = 0; g_.dvalue && d < tile_.value_dim; ++d)
+            dvalue(in_span)[d] += weight * dout[d * g_.dout_step];
           for (Index d = 0; g_.dkey && d < tile_.head_dim; ++d)
             dkey(in_span)[d] += gradient * query[d * tile_.query_step];
           for (Index d = 0; g_.dquery[0] && d < tile_.head_dim; ++d)

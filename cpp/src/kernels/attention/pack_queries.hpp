@@ -23,8 +23,7 @@ void pack_rows(const void* const* rows, int count, Index columns, Index step, ty
   }
   for (Index lane = 0; lane < count; lane += L) {
     const Element* lanes[L];  // lanes without a row of their own repeat the last one; nothing of theirs is stored
-    for (Index r = 0; r < L; ++r)
-      lanes[r] = static_cast<const Element*>(rows[lane + r < count ? lane + r : count - 1]);
+    for (Index r = 0; r < L; ++r) lanes[r] = static_cast<const Element*>(rows[lane + r < count ? lane + r : count - 1]);
     load_transposed<Load>(lanes, 0, columns, step, packed + lane, W);
   }
 }
