@@ -119,10 +119,20 @@ def attention_gradient(
     """
     name = "attention_gradient"
     given = _options(name, options, attn_mask)
-    arrays = _to_numpy(name, query=query, key=key, value=value, out=out, lse=lse, dout=dout)
-    last = None if dlse is None else to_numpy(name, "dlse", dlse)
-    found = _core.attention_gradient(*arrays, last, given, wrt, num_threads)
-    return _like(query, found, arrays[:3])
+    q, k, v = to_numpy(name, "query", query), to_numpy(name, "key", key), to_numpy(name, "value", value)
+    found = _core.attention_gradient(
+        q,
+        k,
+        v,
+        to_numpy(name, "out", out),
+        to_numpy(name, "lse", lse),
+        to_numpy(name, "dout", dout),
+        None if dlse is None else to_numpy(name, "dlse", dlse),
+        given,
+        wrt,
+        num_threads,
+    )
+    return _like(query, found, (q, k, v))
 
 
 def attention_gradient_varlen(
@@ -173,12 +183,22 @@ def attention_gradient_varlen(
     """
     name = "attention_gradient_varlen"
     given = _options(name, options, None)
-    arrays = _to_numpy(name, query=query, key=key, value=value)
-    offsets = _to_numpy(name, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
-    results = _to_numpy(name, out=out, lse=lse, dout=dout)
-    last = None if dlse is None else to_numpy(name, "dlse", dlse)
-    found = _core.attention_gradient_varlen(*arrays, *offsets, *results, last, given, wrt, num_threads)
-    return _like(query, found, arrays)
+    q, k, v = to_numpy(name, "query", query), to_numpy(name, "key", key), to_numpy(name, "value", value)
+    found = _core.attention_gradient_varlen(
+        q,
+        k,
+        v,
+        to_numpy(name, "cu_seqlens_q", cu_seqlens_q),
+        to_numpy(name, "cu_seqlens_k", cu_seqlens_k),
+        to_numpy(name, "out", out),
+        to_numpy(name, "lse", lse),
+        to_numpy(name, "dout", dout),
+        None if dlse is None else to_numpy(name, "dlse", dlse),
+        given,
+        wrt,
+        num_threads,
+    )
+    return _like(query, found, (q, k, v))
 
 
 def _options(name: str, options: Any, attn_mask: Tensor | None) -> ScoreOptions:
@@ -186,10 +206,6 @@ def _options(name: str, options: Any, attn_mask: Tensor | None) -> ScoreOptions:
     if attn_mask is not None:
         given["attn_mask"] = to_numpy(name, "attn_mask", attn_mask)
     return given
-
-
-def _to_numpy(function: str, **arrays: Tensor) -> list[NDArray[Any]]:
-    return [to_numpy(function, name, array) for name, array in arrays.items()]
 
 
 def _like(query: Tensor, found: tuple[NDArray[Any] | None, ...], arguments: list[NDArray[Any]]) -> AttentionGradients:
