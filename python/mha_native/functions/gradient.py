@@ -208,7 +208,9 @@ def _options(name: str, options: Any, attn_mask: Tensor | None) -> ScoreOptions:
     return given
 
 
-def _like(query: Tensor, found: tuple[NDArray[Any] | None, ...], arguments: list[NDArray[Any]]) -> AttentionGradients:
+def _like(
+    query: Tensor, found: tuple[NDArray[Any] | None, ...], arguments: tuple[NDArray[Any], ...]
+) -> AttentionGradients:
     """Return gradients of the kind of `query`, summed over a batch of one that was repeated."""
     gradients = list(found)
     for i, argument in enumerate(arguments):
