@@ -95,14 +95,19 @@ void store_row(const GradientPlan& plan, const T* sums, Index columns, double sc
   for (Index c = 0; c < columns; ++c) std::memcpy(to + c * step * size, elements + c * size, std::size_t(size));
 }
 
+/// Keys of batch element b, those included that do not exist: they have gradients of 0.
+Index all_keys_of(const AttentionPlan& plan, Index b) {
+  return plan.key_starts ? plan.key_starts[b + 1] - plan.key_starts[b] : plan.key_length;
+}
+
 template <class T>
 void store_keys(const GradientRun& run, Head head, Index span, const std::byte* sums, Index row, Index columns,
                 double scale, const Output& target, std::byte* near) {
   if (!target.data) return;
   const AttentionPlan& attention = run.attention();
   const Index first_key = attention.key_starts ? attention.key_starts[head.batch] : 0;
-  const Index keys = attention.key_starts ? attention.key_starts[head.batch + 1] - first_key : attention.key_length;
-  for (Index key = span * kSpanKeys; key < std::min(keys, (span + 1) * kSpanKeys); ++key)
+  const Index last = std::min(all_keys_of(attention, head.batch), (span + 1) * kSpanKeys);
+  for (Index key = span * kSpanKeys; key < last; ++key)
     store_row(*run.plan, reinterpret_cast<const T*>(sums) + key % kSpanKeys * row, columns, scale,
               target.at(head.batch, head.kv_head, first_key + key), target.step, near);
 }
@@ -129,17 +134,13 @@ void with_sums(const GradientRun& run, Function function) {
     function(float());
 }
 
-/// Keys of batch element b, those included that do not exist: they have gradients of 0.
-Index all_keys_of(const AttentionPlan& plan, Index b) {
-  return plan.key_starts ? plan.key_starts[b + 1] - plan.key_starts[b] : plan.key_length;
-}
-
 /// One span of a head: dkey and dvalue are stored, dquery is added to sums.
 void add_span(const GradientRun& run, Head head, Index span, std::byte* dquery, std::byte* scratch) {
   const GradientPlan& plan = *run.plan;
   const AttentionPlan& attention = plan.attention;
+  const Index keys = std::min(kSpanKeys, all_keys_of(attention, head.batch) - span * kSpanKeys);
   const auto clear = [&](std::size_t at, Index row) {
-    std::memset(scratch + at, 0, std::size_t(kSpanKeys * row * run.sum_size()));
+    std::memset(scratch + at, 0, std::size_t(std::max<Index>(keys, 0) * row * run.sum_size()));
   };
   if (plan.dkey.data) clear(run.dkey_at, run.query_row);
   if (plan.dvalue.data) clear(run.dvalue_at, run.value_row);
