@@ -193,6 +193,14 @@ class AttentionGradientTile {
     for (Index c = columns; c < padded(columns); ++c) to[c] = T(0);
   }
 
+  /// Elements that lie `step` apart.
+  static P load_strided(const T* from, Index step) {
+    if (step == 1) return load_packet(from);
+    alignas(kVectorBytes) T near[L];
+    for (Index i = 0; i < L; ++i) near[i] = from[i * step];
+    return pload<P>(near);
+  }
+
   /// delta and lse of each row. In lanes without a row, and in rows that see no key, every weight becomes 0.
   void read_rows() {
     constexpr double kLog2OfE = 1.4426950408889634;
@@ -207,8 +215,10 @@ class AttentionGradientTile {
       T delta = g_.dlse[0] ? -*static_cast<const T*>(g_.dlse[r]) : T(0);
       P sums = pset1<P>(T(0));
       Index d = 0;
-      if (g_.out_step == 1 && g_.dout_step == 1)
-        for (; d + L <= tile_.value_dim; d += L) sums = pmadd(load_packet(out + d), load_packet(dout + d), sums);
+      // The same order for every step, so that bits do not depend on it.
+      for (; d + L <= tile_.value_dim; d += L)
+        sums = pmadd(load_strided(out + d * g_.out_step, g_.out_step),
+                     load_strided(dout + d * g_.dout_step, g_.dout_step), sums);
       for (; d < tile_.value_dim; ++d) delta += out[d * g_.out_step] * dout[d * g_.dout_step];
       delta_[r] = delta + predux(sums);
       if (lse != -kInfinity<T>) log2_sum_[r] = T(double(lse) * kLog2OfE);
