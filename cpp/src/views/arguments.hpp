@@ -33,7 +33,7 @@ struct StatisticsArguments {
 };
 
 /// A call of attention_gradient. `inputs` has no outputs; validate() brings all views to the axes of a dense call, apart
-/// from the gradients of alibi_slopes, position_bias and sinks.
+/// from gradients of options that are no mask.
 struct GradientArguments {
   AttentionArguments inputs;
   TensorView out, lse, dout, dlse;

@@ -30,6 +30,16 @@ class AttentionGradients(NamedTuple):
     See Also
     --------
     attention_gradient : Compute them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> x = np.random.default_rng(0).standard_normal((5, 16), dtype=np.float32)
+    >>> out, lse = mha.scaled_dot_product_attention(x, x, x, return_lse=True)
+    >>> gradients = mha.attention_gradient(x, x, x, out, lse, np.ones_like(out), wrt=("query", "value"))
+    >>> gradients.value.shape, gradients.key is None
+    ((5, 16), True)
     """
 
     query: Tensor | None = None

@@ -173,14 +173,17 @@ def attention_gradient(
     if (sinks := options.get("sinks")) is not None:
         found["sinks"] = -(np.exp(np.asarray(sinks, np.float64)[:, None] - lse) * delta).sum((0, 2))
 
-    scale = options.get("scale")
-    scale = 1 / np.sqrt(max(q.shape[3], 1)) if scale is None else scale
-    if (softcap := options.get("softcap")) is not None:
-        scores = scores * (1 - np.tanh(scale * (q @ np.swapaxes(each["k"], -2, -1)) / softcap) ** 2)
-    of_keys = scale * np.swapaxes(scores, -2, -1) @ q, np.swapaxes(weights, -2, -1) @ do  # for each query head
-    found["query"] = scale * scores @ each["k"]
+    products = scores * _slope_of_scores(q, each["k"], **options)
+    of_keys = np.swapaxes(products, -2, -1) @ q, np.swapaxes(weights, -2, -1) @ do  # for each query head
+    found["query"] = products @ each["k"]
     found["key"], found["value"] = (x.reshape(len(x), k.shape[1], group, *x.shape[2:]).sum(2) for x in of_keys)
     return {name: _summed(found[name], np.shape(x)) for name, x in arguments.items() if x is not None}
+
+
+def _slope_of_scores(q: Array, k: Array, scale: float | None = None, softcap: float | None = None, **_: Any) -> Any:
+    """Return the derivatives of scores by the products of queries and keys."""
+    scale = 1 / np.sqrt(max(q.shape[3], 1)) if scale is None else scale
+    return scale if softcap is None else scale * (1 - np.tanh(scale * (q @ np.swapaxes(k, -2, -1)) / softcap) ** 2)
 
 
 def _summed(gradient: Array, shape: tuple[int, ...]) -> Array:
