@@ -501,6 +501,8 @@ def test_wrong_wrt(function: Callable[..., Any], make: Callable[[], dict[str, An
 def test_other_arguments_that_are_refused() -> None:
     _assert_refused(attention_gradient, TypeError, "unknown", **_good(), unknown=1)
     _assert_refused(attention_gradient, ValueError, "num_threads", **_good(), num_threads=0)
+    wide = np.ones((2, 4, 5))
+    _assert_refused(attention_gradient, TypeError, "lse must be of the dtype of scores", **_good() | {"lse": wide})
     _assert_refused(attention_gradient, ValueError, "sinks", **_good(), sinks=np.ones(3, np.float32))
     cache = mha_native.KVCache(2, 2, 7, 8, 6)
     good = _good()
