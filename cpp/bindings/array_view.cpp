@@ -142,7 +142,10 @@ TensorView ArrayArguments::view(int i, Accept accept, int min_rank, int max_rank
   if (!(is_boolean && may_be_boolean) && !is_expected)
     type_error(
         i, std::string(may_be_boolean ? "must be bool or" : "must be") + " of the dtype of " +
-               (is_score ? "lse" : same_dtype_as_) + ", " + name_of(expected) +
+               (!is_score                                  ? same_dtype_as_
+                : std::string(arguments_[i].name) == "lse" ? "scores"
+                                                           : "lse") +
+               ", " + name_of(expected) +
                (may_be_either && dtype_ != expected ? std::string(", or of ") + same_dtype_as_ + ", " + name_of(dtype_)
                                                     : ""));
   if (!is_native(array)) type_error(i, "must be in native byte order");

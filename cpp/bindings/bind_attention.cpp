@@ -1,6 +1,7 @@
-// scaled_dot_product_attention, its ragged twin, attention_weights and attention_statistics.
+// scaled_dot_product_attention, its ragged twin, their gradients, attention_weights and attention_statistics.
 #include <utility>
 
+#include <mha/attention_gradient.hpp>
 #include <mha/attention_statistics.hpp>
 #include <mha/varlen.hpp>
 
@@ -204,6 +205,113 @@ py::object observe(py::handle query, py::handle key, const py::dict& given_optio
                         [&](const AttentionStatistics& results) { attention_statistics(q, k, results, options); });
 }
 
+// Which arguments a gradient is wanted of: `wrt`, a tuple of their names.
+struct Wanted {
+  Wanted(const char* function, py::handle wrt) {
+    const char* const rule =
+        "a tuple of names of arguments: 'query', 'key', 'value', 'attn_mask', 'alibi_slopes', "
+        "'position_bias', 'sinks'";
+    if (!PyTuple_Check(wrt.ptr())) throw py::type_error(describe(function, "wrt", rule, wrt));
+    for (const py::handle name : wrt) {
+      int i = 0;
+      if (!PyUnicode_Check(name.ptr())) throw py::type_error(describe(function, "wrt", rule, wrt));
+      while (i < kNames && PyUnicode_CompareWithASCIIString(name.ptr(), names[i]) != 0) ++i;
+      if (i == kNames) throw py::value_error(describe(function, "wrt", rule, wrt));
+      is_wanted[i] = true;
+    }
+  }
+
+  static constexpr int kNames = 7;
+  static constexpr const char* names[kNames] = {"query",        "key",           "value", "attn_mask",
+                                                "alibi_slopes", "position_bias", "sinks"};
+  bool is_wanted[kNames] = {};
+};
+
+// New arrays for the gradients that are wanted; `batch_of` gives keys the batch size of a call.
+struct NewGradients {
+  NewGradients(const Wanted& wanted, const char* function, const TensorView& q, const TensorView& k,
+               const TensorView& v, const ScoreOptions& options) {
+    const DType sums = accumulator_of(q.dtype);
+    const TensorView views[] = {q,
+                                with_batch_of(q, k),
+                                with_batch_of(q, v),
+                                options.attn_mask,
+                                options.alibi_slopes,
+                                options.position_bias,
+                                options.sinks};
+    MutableTensorView* const targets[] = {&gradients.query,     &gradients.key,          &gradients.value,
+                                          &gradients.attn_mask, &gradients.alibi_slopes, &gradients.position_bias,
+                                          &gradients.sinks};
+    for (int i = 0; i < Wanted::kNames; ++i) {
+      arrays[i] = py::none();
+      if (!wanted.is_wanted[i]) continue;
+      if (!views[i])
+        throw py::value_error(std::string(function) + ": wrt names " + Wanted::names[i] + ", which is not given");
+      const NewArray array = new_array(i < 3 ? q.dtype : sums, views[i].rank, views[i].extents);
+      arrays[i] = array.array;
+      *targets[i] = array.view;
+    }
+  }
+
+  AttentionGradients gradients;
+  py::object arrays[Wanted::kNames];
+
+  py::tuple tuple() const {
+    return py::make_tuple(arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], arrays[5], arrays[6]);
+  }
+};
+
+py::object differentiate(py::handle query, py::handle key, py::handle value, py::handle result, py::handle lse,
+                         py::handle dout, py::handle dlse, const py::dict& given_options, py::handle wrt,
+                         py::handle num_threads) {
+  const char* const function = "attention_gradient";
+  const GivenOptions given(function, given_options);
+  const auto list = with_options(given, {{"query", query},
+                                         {"key", key},
+                                         {"value", value},
+                                         {"out", result},
+                                         {"lse", lse},
+                                         {"dout", dout},
+                                         {"dlse", dlse}});
+  const ArrayArguments arrays(function, list);
+  const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
+  const TensorView v = arrays.tensor(2, 2, kMaxRank), out = arrays.tensor(3, 2, kMaxRank);
+  const TensorView sums = arrays.scores(4, 1, kMaxRank - 1), d = arrays.tensor(5, 2, kMaxRank);
+  const TensorView dsums = arrays.given(6) ? arrays.scores(6, 1, kMaxRank - 1) : TensorView();
+  const ScoreOptions options(given, arrays, 7, num_threads, batch_size_of(q));
+  const NewGradients results(Wanted(function, wrt), function, q, k, v, options);
+  warn_if_forked();
+  without_gil([&] { attention_gradient(q, k, v, out, sums, d, results.gradients, options, dsums); });
+  return results.tuple();
+}
+
+py::object differentiate_varlen(py::handle query, py::handle key, py::handle value, py::handle cu_seqlens_q,
+                                py::handle cu_seqlens_k, py::handle result, py::handle lse, py::handle dout,
+                                py::handle dlse, const py::dict& given_options, py::handle wrt,
+                                py::handle num_threads) {
+  const char* const function = "attention_gradient_varlen";
+  const GivenOptions given(function, given_options);
+  const auto list = with_options(given, {{"query", query},
+                                         {"key", key},
+                                         {"value", value},
+                                         {"cu_seqlens_q", cu_seqlens_q},
+                                         {"cu_seqlens_k", cu_seqlens_k},
+                                         {"out", result},
+                                         {"lse", lse},
+                                         {"dout", dout},
+                                         {"dlse", dlse}});
+  const ArrayArguments arrays(function, list);
+  const TensorView q = arrays.tensor(0, 3, 3), k = arrays.tensor(1, 3, 3), v = arrays.tensor(2, 3, 3);
+  const RaggedArgument batch(arrays, 3, 4);
+  const TensorView out = arrays.tensor(5, 3, 3), sums = arrays.scores(6, 2, 2), d = arrays.tensor(7, 3, 3);
+  const TensorView dsums = arrays.given(8) ? arrays.scores(8, 2, 2) : TensorView();
+  const ScoreOptions options(given, arrays, 9, num_threads, batch.size);
+  const NewGradients results(Wanted(function, wrt), function, q, k, v, options);
+  warn_if_forked();
+  without_gil([&] { attention_gradient_varlen(q, k, v, batch, out, sums, d, results.gradients, options, dsums); });
+  return results.tuple();
+}
+
 }  // namespace
 
 void bind_attention(py::module_& m) {
@@ -212,6 +320,11 @@ void bind_attention(py::module_& m) {
   m.def("scaled_dot_product_attention_varlen", &attend_varlen,
         "(query, key, value, cu_seqlens_q, cu_seqlens_k, options, return_lse, out, num_threads) -> out or (out, lse)");
   m.def("attention_weights", &weigh, "(query, key, options, stage, out, num_threads) -> weights");
+  m.def(
+      "attention_gradient", &differentiate,
+      "(query, key, value, out, lse, dout, dlse, options, wrt, num_threads) -> a gradient or None, for each argument");
+  m.def("attention_gradient_varlen", &differentiate_varlen,
+        "(query, key, value, cu_seqlens_q, cu_seqlens_k, out, lse, dout, dlse, options, wrt, num_threads) -> likewise");
   m.def("attention_statistics", &observe,
         "(query, key, options, num_threads) -> (entropy, max_weight, max_key, mean_distance, received_weight)");
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ._core import __version__
 from .functions.attention import attention_weights, scaled_dot_product_attention
+from .functions.gradient import AttentionGradients, attention_gradient, attention_gradient_varlen
 from .functions.kv_cache import KVCache
 from .functions.merging import merge_attention
 from .functions.paged_kv_cache import PagedKVCache
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .models.generation.generate import GenerationStep, generate
 
 __all__ = [
+    "AttentionGradients",
     "AttentionStatistics",
     "CausalDecoder",
     "Decoder",
@@ -56,6 +58,8 @@ __all__ = [
     "RotaryEmbedding",
     "__version__",
     "active_isa",
+    "attention_gradient",
+    "attention_gradient_varlen",
     "attention_statistics",
     "attention_weights",
     "available_isas",

@@ -45,6 +45,34 @@ def attention_weights(
     num_threads: int | None,
     /,
 ) -> NDArray[Any]: ...
+def attention_gradient(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    out: NDArray[Any],
+    lse: NDArray[Any],
+    dout: NDArray[Any],
+    dlse: NDArray[Any] | None,
+    options: ScoreOptions,
+    wrt: tuple[str, ...],
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any] | None, ...]: ...
+def attention_gradient_varlen(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    cu_seqlens_q: NDArray[Any],
+    cu_seqlens_k: NDArray[Any],
+    out: NDArray[Any],
+    lse: NDArray[Any],
+    dout: NDArray[Any],
+    dlse: NDArray[Any] | None,
+    options: ScoreOptions,
+    wrt: tuple[str, ...],
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any] | None, ...]: ...
 def attention_statistics(
     query: NDArray[Any],
     key: NDArray[Any] | KVCache,

@@ -18,7 +18,8 @@ LEAST_PRODUCTS = 8  # in a turn of a hot loop: chains that hide the latency of a
 
 # Not of the exact stand-ins for VPDPBUSD: a turn of theirs has two vectors for each, more than there are registers.
 PRODUCT = re.compile(r"v?(fn?m(add|sub)\d*|mul)[ps][sd]|vdpbf16ps|vpdpbusd")
-STRIP = re.compile(r"::(ScoreKeys|AddValues|MergeValues|ProjectStrip|PairsStrip|Int8WeightsStrip)<")
+ATTENTION = "ScoreKeys|AddValues|MergeValues|WeightGradients|AddFeatures"
+STRIP = re.compile(rf"::({ATTENTION}|ProjectStrip|PairsStrip|Int8WeightsStrip)<")
 VECTOR = re.compile(r"%[xyz]mm")
 HEADING = re.compile(r"[0-9a-f]+ <(.+)>:$")
 LINE = re.compile(r"\s*([0-9a-f]+):\s+(?:\{vex\} )?(\S+)\s*(.*)")  # of two encodings objdump names the one meant

@@ -83,6 +83,7 @@ STRUCTS = {
     "BasicMultiHeadAttentionWeights": "mha_layer_weights",
     "BasicTensorView": "mha_tensor",
     "AttentionOptions": "mha_attention_options",
+    "AttentionGradients": "mha_attention_gradients",
     "AttentionStatistics": "mha_statistics",
     "EmbeddingTables": "mha_embedding_tables",
     "Executor": "mha_executor",

@@ -32,6 +32,12 @@ def test_a_vector_on_the_stack_is_found_in_a_hot_loop(product: str, spill: str) 
     assert spill in found
 
 
+@pytest.mark.parametrize("strip", ["AddValues", "WeightGradients", "AddFeatures", "ProjectStrip"])
+def test_every_kind_of_strip_is_looked_at(strip: str) -> None:
+    in_loop = ["vfmadd231ps %zmm0,%zmm1,%zmm2"] * LEAST_PRODUCTS + [SPILL]
+    assert spills(disassembly(in_loop=in_loop, name=STRIP.replace("ScoreKeys", strip)))
+
+
 def test_the_frame_pointer_is_one_only_if_it_is_set() -> None:
     in_loop = ["vfmadd231ps %zmm0,%zmm1,%zmm2"] * LEAST_PRODUCTS + ["vmovups %ymm1,-0x20(%rbp)"]
     assert spills(disassembly(in_loop=in_loop, before="mov %rsp,%rbp")) != []

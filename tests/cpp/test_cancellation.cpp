@@ -202,6 +202,18 @@ TEST_F(LongCalls, EndInTheMiddleOfAHeadOfStatistics) {
   expect_to_end([&] { attention_statistics(x.view(), x.view(), statistics, {}); });
 }
 
+TEST_F(LongCalls, EndInTheMiddleOfAGradient) {
+  constexpr Index T = 30000, D = 64;
+  const auto x = Array<float>::random({1, T, D}, 1), lse = Array<float>::random({1, T}, 2);
+  auto dvalue = nans<float>({1, T, D});
+  AttentionGradients gradients;
+  gradients.value = dvalue.view();
+  AttentionOptions options;
+  options.num_threads = 1;
+  expect_to_end(
+      [&] { attention_gradient(x.view(), x.view(), x.view(), x.view(), lse.view(), x.view(), gradients, options); });
+}
+
 TEST_F(LongCalls, EndInTheMiddleOfASum) {
   const Array<float> row({1, 64}, 1);
   const TensorView rows(row.data().data(), {Index{1} << 31, 64}, {0, 1});

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "mha/attention_gradient.hpp"
 #include "mha/attention_statistics.hpp"
 #include "mha/merge_attention.hpp"
 #include "mha/multi_head_attention.hpp"
@@ -78,8 +79,8 @@ void two_threads(void* state, int count, Body body, void* context) {
   other.join();
 }
 
-/// The results of attention, its weights, its statistics, its shards and a layer, one after another: all kinds of
-/// tasks.
+/// The results of attention, its weights, its statistics, its gradients, its shards and a layer, one after another: all
+/// kinds of tasks.
 std::vector<float> results(int num_threads) {
   constexpr Index H = 4, T = 150, D = 32, E = H * D;
   const auto x = Array<float>::random({1, H, T, D}, 1);
@@ -102,8 +103,18 @@ std::vector<float> results(int num_threads) {
   merge_attention(shards, lses, 2, merged.view(), {}, num_threads);
   layer.forward(rows.view(), rows.view(), rows.view(), projected.view(), {}, options);
 
+  auto lse = nans<float>({1, H, T}), dkey = nans<float>({1, H, T, D});
+  auto one_out = nans<float>({1, 1, 1, D}), one_lse = nans<float>({1, 1, 1}), dquery = nans<float>({1, 1, 1, D});
+  AttentionGradients gradients, of_spans;
+  gradients.key = dkey.view();
+  of_spans.query = dquery.view();
+  scaled_dot_product_attention(x.view(), x.view(), x.view(), out.view(), lse.view(), options);
+  attention_gradient(x.view(), x.view(), x.view(), out.view(), lse.view(), x.view(), gradients, options);
+  scaled_dot_product_attention(one_row, key.view(), key.view(), one_out.view(), one_lse.view(), options);
+  attention_gradient(one_row, key.view(), key.view(), one_out.view(), one_lse.view(), one_row, of_spans, options);
+
   std::vector<float> all;
-  for (const auto* array : {&out, &shared, &weights, &entropy, &merged, &projected})
+  for (const auto* array : {&out, &shared, &weights, &entropy, &merged, &projected, &dkey, &dquery})
     all.insert(all.end(), array->data().begin(), array->data().end());
   return all;
 }

@@ -144,6 +144,29 @@ TEST(FailingAllocations, Attention) {
   expect_recovery({{&lse}, {}}, [&] { return mha_attention_statistics(&c_x, &c_x, &results, &options); });
 }
 
+TEST(FailingAllocations, GradientOfAttention) {
+  // The second has one head and several spans, which threads share out.
+  for (const Index heads : {kHeads, Index{1}}) {
+    const Index length = heads == 1 ? 1100 : 200;
+    const Rows x = Rows::random({1, heads, length, 32}, 1);
+    Rows out = x, lse({1, heads, length}, 0), dquery = x, dkey = x, dsinks({heads}, 0);
+    const mha_tensor c_x = c_tensor(x), c_out = c_tensor(out), c_lse = c_tensor(lse), c_dquery = c_tensor(dquery),
+                     c_dkey = c_tensor(dkey), c_dsinks = c_tensor(dsinks);
+    const Rows sinks({heads}, 0.5F);
+    const mha_tensor c_sinks = c_tensor(sinks);
+    mha_attention_options options = two_threads();
+    options.sinks = &c_sinks;
+    EXPECT_OK(mha_scaled_dot_product_attention(&c_x, &c_x, &c_x, &c_out, &c_lse, &options));
+    mha_attention_gradients gradients = {};
+    gradients.query = &c_dquery;
+    gradients.key = &c_dkey;
+    if (heads > 1) gradients.sinks = &c_dsinks;
+    expect_recovery({{&dquery, &dkey, &dsinks}, {}}, [&] {
+      return mha_attention_gradient(&c_x, &c_x, &c_x, &c_out, &c_lse, &c_x, &gradients, &options, nullptr);
+    });
+  }
+}
+
 TEST(FailingAllocations, RaggedBatch) {
   const Rows x = Rows::random({90, kHeads, 8}, 1);
   Rows out = Rows::random({90, kHeads, 8}, 2);

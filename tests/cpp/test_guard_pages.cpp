@@ -42,8 +42,19 @@ void attend(GuardedMemory& memory, const Sizes& s, int masks) {
   if (masks == 4) options.sinks = memory.random<Sum<T>>({H});
   if (masks == 4) options.query_offsets = memory.integers({keys / 2, 0});
   options.num_threads = 2;
-  scaled_dot_product_attention(q, k, v, memory.output<T>({2, H, queries, value_dim}),
-                               memory.output<Sum<T>>({2, H, queries}), options);
+  const MutableTensorView out = memory.output<T>({2, H, queries, value_dim});
+  const MutableTensorView lse = memory.output<Sum<T>>({2, H, queries});
+  scaled_dot_product_attention(q, k, v, out, lse, options);
+  AttentionGradients gradients;
+  gradients.query = memory.output<T>({2, H, queries, head_dim});
+  gradients.key = memory.output<T>({2, 1, keys, head_dim});
+  gradients.value = memory.output<T>({2, 1, keys, value_dim});
+  if (masks == 2) gradients.attn_mask = memory.output<Sum<T>>({H, queries, keys});
+  if (masks == 4) gradients.alibi_slopes = memory.output<Sum<T>>({H});
+  if (masks == 4) gradients.position_bias = memory.output<Sum<T>>({H, 2 * (keys / 3) + 1});
+  if (masks == 4) gradients.sinks = memory.output<Sum<T>>({H});
+  attention_gradient(q, k, v, out, lse, memory.random<T>({2, H, queries, value_dim}), gradients, options,
+                     memory.random<Sum<T>>({2, H, queries}));
   attention_weights(q, k, memory.output<T>({2, H, queries, keys}), options);
   attention_weights(q, k, memory.output<T>({2, H, queries, keys}), options, ScoreStage::masked);
   AttentionStatistics results;
@@ -64,10 +75,18 @@ void attend_ragged(GuardedMemory& memory, const Sizes& s) {
   options.key_mask = memory.mask({keys + 5});
   options.attn_mask = memory.mask({queries + 3, std::max<Index>(keys, 4)});
   options.num_threads = 2;
-  scaled_dot_product_attention_varlen(
-      memory.random<T>({queries + 3, H, head_dim}), memory.random<T>({keys + 5, H, head_dim}),
-      memory.random<T>({keys + 5, H, value_dim}), {3, starts_q, starts_k},
-      memory.output<T>({queries + 3, H, value_dim}), memory.output<Sum<T>>({queries + 3, H}), options);
+  const TensorView q = memory.random<T>({queries + 3, H, head_dim}), k = memory.random<T>({keys + 5, H, head_dim});
+  const TensorView v = memory.random<T>({keys + 5, H, value_dim});
+  const MutableTensorView out = memory.output<T>({queries + 3, H, value_dim});
+  const MutableTensorView lse = memory.output<Sum<T>>({queries + 3, H});
+  const RaggedBatch batch{3, starts_q, starts_k};
+  scaled_dot_product_attention_varlen(q, k, v, batch, out, lse, options);
+  AttentionGradients gradients;
+  gradients.query = memory.output<T>({queries + 3, H, head_dim});
+  gradients.key = memory.output<T>({keys + 5, H, head_dim});
+  gradients.value = memory.output<T>({keys + 5, H, value_dim});
+  attention_gradient_varlen(q, k, v, batch, out, lse, memory.random<T>({queries + 3, H, value_dim}), gradients,
+                            options);
 }
 
 template <class T>

@@ -189,6 +189,31 @@ TEST(MissingTensors, OfWeightsAndStatistics) {
   observe.expect_refusals([&] { return mha_attention_statistics(q, k, &results, nullptr); });
 }
 
+TEST(MissingTensors, OfGradients) {
+  Call dense("mha_attention_gradient");
+  const std::vector<Index> sums = {B, H, T};
+  const auto *query = dense("query", kHeads), *key = dense("key", kHeads), *value = dense("value", kHeads),
+             *out = dense("out", kHeads), *lse = dense("lse", sums), *dout = dense("dout", kHeads),
+             *dlse = dense.optional("dlse", sums);
+  const mha_attention_options options = options_of(dense);
+  const mha_attention_gradients gradients = {
+      dense.optional("query", kHeads),     dense.optional("key", kHeads),       dense.optional("value", kHeads),
+      dense.optional("attn_mask", {T, T}), dense.optional("alibi_slopes", {H}), dense.optional("position_bias", {H, 5}),
+      dense.optional("sinks", {H})};
+  dense.expect_refusals(
+      [&] { return mha_attention_gradient(query, key, value, out, lse, dout, &gradients, &options, dlse); });
+
+  Call ragged("mha_attention_gradient_varlen");
+  const auto *rows = ragged("query", {T, H, D}), *keys = ragged("key", {T, H, D}), *values = ragged("value", {T, H, D}),
+             *result = ragged("out", {T, H, D}), *logs = ragged("lse", {T, H}), *upstream = ragged("dout", {T, H, D});
+  const mha_attention_gradients of_ragged = {
+      ragged.optional("query", {T, H, D}), nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+  ragged.expect_refusals([&] {
+    return mha_attention_gradient_varlen(rows, keys, values, &kBatch, result, logs, upstream, &of_ragged, nullptr,
+                                         nullptr);
+  });
+}
+
 TEST(MissingTensors, OfShards) {
   Call merge("mha_merge_attention");
   const std::vector<const mha_tensor*> outs = {merge("outs[0]", kHeads), merge("outs[1]", kHeads)},

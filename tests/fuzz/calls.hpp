@@ -16,6 +16,7 @@ void fuzz_attention(Choices& choices, Tally& tally);
 void fuzz_varlen(Choices& choices, Tally& tally);
 void fuzz_weights(Choices& choices, Tally& tally);
 void fuzz_statistics(Choices& choices, Tally& tally);
+void fuzz_gradient(Choices& choices, Tally& tally);
 void fuzz_merge(Choices& choices, Tally& tally);
 void fuzz_cache(Choices& choices, Tally& tally);
 void fuzz_layer(Choices& choices, Tally& tally);

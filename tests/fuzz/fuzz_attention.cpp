@@ -227,6 +227,34 @@ void fuzz_statistics(Choices& c, Tally& tally) {
   });
 }
 
+void fuzz_gradient(Choices& c, Tally& tally) {
+  Call call("mha_attention_gradient", c, tally);
+  const Sizes s(c);
+  const mha_dtype dtype = any_dtype(c), sums = accumulator_of(dtype);
+  const int left_out = axes_to_leave_out(c, s);
+  const auto shape = [&](const Call::Extents& extents) { return without_axes(extents, left_out); };
+  const Call::Extents queries = shape({s.batch, s.heads, s.queries, s.head_dim}),
+                      keys = shape({s.batch, s.kv_heads, s.keys, s.head_dim}),
+                      values = shape({s.batch, s.kv_heads, s.keys, s.value_dim}),
+                      results = shape({s.batch, s.heads, s.queries, s.value_dim}),
+                      rows = shape({s.batch, s.heads, s.queries});
+  Argument &query = call.tensor(dtype, queries), &key = call.tensor(dtype, keys), &value = call.tensor(dtype, values);
+  Argument &out = call.tensor(dtype, results), &lse = call.tensor(sums, rows), &dout = call.tensor(dtype, results);
+  Argument& dlse = call.maybe(call.tensor(sums, rows), 2);
+  Argument &dquery = call.maybe(call.tensor(dtype, queries, Role::output), 3),
+           &dkey = call.maybe(call.tensor(dtype, keys, Role::output), 3),
+           &dvalue = call.maybe(call.tensor(dtype, values, Role::output), 3);
+  call.expect_unwritten();  // `lse` is any number, so a weight may be too large
+  const ScoreOptions options(call, dtype, {s.batch, s.heads, s.queries, s.keys});
+  call.mutate();
+  call.run([&](int threads) {
+    const mha_attention_options with = options.at(threads);
+    const mha_attention_gradients wanted{dquery.get(), dkey.get(), dvalue.get(), nullptr, nullptr, nullptr, nullptr};
+    return mha_attention_gradient(query.get(), key.get(), value.get(), out.get(), lse.get(), dout.get(), &wanted, &with,
+                                  dlse.get());
+  });
+}
+
 void fuzz_merge(Choices& c, Tally& tally) {
   Call call("mha_merge_attention", c, tally);
   const mha_dtype dtype = any_dtype(c);

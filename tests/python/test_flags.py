@@ -47,6 +47,10 @@ CALLS: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention_varlen": lambda **flags: mha.scaled_dot_product_attention_varlen(
         ROWS, ROWS, ROWS, OFFSETS, OFFSETS, **flags
     ),
+    "attention_gradient": lambda **flags: mha.attention_gradient(X, X, X, X, X[..., 0], X, **flags),
+    "attention_gradient_varlen": lambda **flags: mha.attention_gradient_varlen(
+        ROWS, ROWS, ROWS, OFFSETS, OFFSETS, ROWS, ROWS[..., 0], ROWS, **flags
+    ),
     "attention_weights": lambda **flags: mha.attention_weights(X, X, **flags),
     "attention_statistics": lambda **flags: mha.attention_statistics(X, X, **flags),
     "MultiHeadAttention": lambda **flags: mha.MultiHeadAttention(8, 2, **flags),

@@ -156,6 +156,27 @@ MHA_API mha_status mha_attention_statistics(const mha_tensor* query, const mha_t
                                             const mha_statistics* results,
                                             const mha_attention_options* options) MHA_NOEXCEPT;
 
+/* AttentionGradients; each may be null. dlse may be null, too. attention_gradient.hpp has the rules. */
+typedef struct mha_attention_gradients {
+  const mha_tensor* query;
+  const mha_tensor* key;
+  const mha_tensor* value;
+  const mha_tensor* attn_mask;
+  const mha_tensor* alibi_slopes;
+  const mha_tensor* position_bias;
+  const mha_tensor* sinks;
+} mha_attention_gradients;
+MHA_API mha_status mha_attention_gradient(const mha_tensor* query, const mha_tensor* key, const mha_tensor* value,
+                                          const mha_tensor* out, const mha_tensor* lse, const mha_tensor* dout,
+                                          const mha_attention_gradients* gradients,
+                                          const mha_attention_options* options, const mha_tensor* dlse) MHA_NOEXCEPT;
+MHA_API mha_status mha_attention_gradient_varlen(const mha_tensor* query, const mha_tensor* key,
+                                                 const mha_tensor* value, const mha_ragged_batch* batch,
+                                                 const mha_tensor* out, const mha_tensor* lse, const mha_tensor* dout,
+                                                 const mha_attention_gradients* gradients,
+                                                 const mha_attention_options* options,
+                                                 const mha_tensor* dlse) MHA_NOEXCEPT;
+
 /* outs and lses have `shards` tensors each; lse may be null. merge_attention.hpp has the rules. */
 MHA_API mha_status mha_merge_attention(const mha_tensor* outs, const mha_tensor* lses, ptrdiff_t shards,
                                        const mha_tensor* out, const mha_tensor* lse, int num_threads) MHA_NOEXCEPT;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "mha/attention.hpp"             // scaled_dot_product_attention, attention_weights
+#include "mha/attention_gradient.hpp"    // attention_gradient
 #include "mha/attention_statistics.hpp"  // attention_statistics
 #include "mha/cancellation.hpp"          // cancelling a call
 #include "mha/dtype.hpp"                 // element types, from the registry dtypes.def

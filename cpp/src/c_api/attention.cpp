@@ -107,6 +107,17 @@ AttentionStatistics statistics_of(const mha_statistics* results) {
           view(wanted.mean_distance, "mean_distance"), view(wanted.received_weight, "received_weight")};
 }
 
+AttentionGradients gradients_of(const mha_attention_gradients* gradients) {
+  const mha_attention_gradients& wanted = given(gradients, "gradients");
+  return {view(wanted.query, "query"),
+          view(wanted.key, "key"),
+          view(wanted.value, "value"),
+          view(wanted.attn_mask, "attn_mask"),
+          view(wanted.alibi_slopes, "alibi_slopes"),
+          view(wanted.position_bias, "position_bias"),
+          view(wanted.sinks, "sinks")};
+}
+
 RaggedBatch batch_of(const mha_ragged_batch* batch) {
   const mha_ragged_batch& from = given(batch, "batch");
   return {from.size, from.cu_seqlens_q, from.cu_seqlens_k, from.sequences};
@@ -240,6 +251,27 @@ mha_status mha_attention_statistics(const mha_tensor* query, const mha_tensor* k
                                     const mha_attention_options* options) noexcept {
   return guarded(__func__, [&] {
     attention_statistics(view(query, "query"), view(key, "key"), statistics_of(results), options_of(options));
+  });
+}
+
+mha_status mha_attention_gradient(const mha_tensor* query, const mha_tensor* key, const mha_tensor* value,
+                                  const mha_tensor* out, const mha_tensor* lse, const mha_tensor* dout,
+                                  const mha_attention_gradients* gradients, const mha_attention_options* options,
+                                  const mha_tensor* dlse) noexcept {
+  return guarded(__func__, [&] {
+    attention_gradient(view(query, "query"), view(key, "key"), view(value, "value"), view(out, "out"), view(lse, "lse"),
+                       view(dout, "dout"), gradients_of(gradients), options_of(options), view(dlse, "dlse"));
+  });
+}
+
+mha_status mha_attention_gradient_varlen(const mha_tensor* query, const mha_tensor* key, const mha_tensor* value,
+                                         const mha_ragged_batch* batch, const mha_tensor* out, const mha_tensor* lse,
+                                         const mha_tensor* dout, const mha_attention_gradients* gradients,
+                                         const mha_attention_options* options, const mha_tensor* dlse) noexcept {
+  return guarded(__func__, [&] {
+    attention_gradient_varlen(view(query, "query"), view(key, "key"), view(value, "value"), batch_of(batch),
+                              view(out, "out"), view(lse, "lse"), view(dout, "dout"), gradients_of(gradients),
+                              options_of(options), view(dlse, "dlse"));
   });
 }
 

@@ -178,6 +178,7 @@ BasicLinearWeights<View> linear_of(const mha_linear_weights& from, const char* n
 /// A tensor of C does not say whether it may be written to.
 mha_tensor tensor_of(const TensorView& view);
 AttentionStatistics statistics_of(const mha_statistics* results);
+AttentionGradients gradients_of(const mha_attention_gradients* gradients);
 RaggedBatch batch_of(const mha_ragged_batch* batch);
 /// The defaults for null.
 AttentionOptions options_of(const mha_attention_options* from);

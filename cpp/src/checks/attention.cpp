@@ -305,6 +305,97 @@ StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics r) {
   return {inputs, r, has_elements_to_write};
 }
 
+void validate(GradientArguments& a) {
+  AttentionArguments& inputs = a.inputs;
+  AttentionGradients& g = a.gradients;
+  const char* f = inputs.function;
+  const DType dtype = inputs.query.dtype;
+  const AttentionOptions given = inputs.options;
+  check_inputs(inputs, AttentionOutput::attended_values);
+  const DType sums = accumulator_of(dtype);
+  const auto [batch, heads, query_length, head_dim] = inputs.query.extents;
+  const Index kv_heads = inputs.key.extents[1], key_length = inputs.key.extents[2];
+  const Index value_dim = inputs.value.extents[3];
+
+  // Brings a view with a row for each query, or for each key, to the axes of a dense call.
+  const auto check_rows = [&](const char* name, auto& view, DType expected, std::initializer_list<Index> shape) {
+    if (!view) return;
+    const auto as_given = view;
+    check_tensor(f, name, view);
+    if (view.dtype != expected)
+      throw DTypeError(std::string(f) + ": " + name + " must be " + name_of(expected) + "; got " + name_of(view.dtype));
+    const int axes = int(shape.size());
+    if (inputs.ragged && view.rank == axes - 1) ragged_to_dense_axes(view);
+    add_leading_axes(view, axes);
+    if (!has_shape(view, shape)) {
+      std::string extents;
+      int axis = 0;
+      for (Index extent : shape)
+        if (axis++ > 0 || !inputs.ragged) extents += (extents.empty() ? "" : ", ") + std::to_string(extent);
+      fail(f,
+           std::string(name) + " must have the axes of a call with " + (inputs.ragged ? "[H, N, ...]" : "[B, H, ...]") +
+               " = [" + extents + "]",
+           {{name, as_given}});
+    }
+  };
+  for (const auto& [name, view] :
+       {std::pair<const char*, const TensorView&>("out", a.out), {"lse", a.lse}, {"dout", a.dout}})
+    if (!view) throw std::invalid_argument(std::string(f) + ": " + name + " must be given");
+  check_rows("out", a.out, dtype, {batch, heads, query_length, value_dim});
+  check_rows("lse", a.lse, sums, {batch, heads, query_length});
+  check_rows("dout", a.dout, dtype, {batch, heads, query_length, value_dim});
+  check_rows("dlse", a.dlse, sums, {batch, heads, query_length});
+  check_rows("the gradient of query", g.query, dtype, {batch, heads, query_length, head_dim});
+  check_rows("the gradient of key", g.key, dtype, {batch, kv_heads, key_length, head_dim});
+  check_rows("the gradient of value", g.value, dtype, {batch, kv_heads, key_length, value_dim});
+
+  const auto check_option = [&](const char* name, MutableTensorView& gradient, const TensorView& option) {
+    if (!gradient) return;
+    const std::string called = std::string("the gradient of ") + name;
+    if (!option) throw std::invalid_argument(std::string(f) + ": " + called + " needs " + name);
+    if (option.dtype == DType::boolean)
+      throw DTypeError(std::string(f) + ": " + called + " needs a mask that is added; got bool");
+    check_tensor(f, called.c_str(), gradient);
+    if (gradient.dtype != sums)
+      throw DTypeError(std::string(f) + ": " + called + " must be " + name_of(sums) + "; got " +
+                       name_of(gradient.dtype));
+    bool is_same = gradient.rank == option.rank;
+    for (int axis = 0; is_same && axis < option.rank; ++axis) is_same = gradient.extents[axis] == option.extents[axis];
+    if (!is_same) fail(f, called + " must have the shape of " + name, {{called.c_str(), gradient}, {name, option}});
+  };
+  check_option("attn_mask", g.attn_mask, given.attn_mask);
+  check_option("alibi_slopes", g.alibi_slopes, given.alibi_slopes);
+  check_option("position_bias", g.position_bias, given.position_bias);
+  check_option("sinks", g.sinks, given.sinks);
+
+  const Named read = {{"query", inputs.query},
+                      {"key", inputs.key},
+                      {"value", inputs.value},
+                      {"out", a.out},
+                      {"lse", a.lse},
+                      {"dout", a.dout},
+                      {"dlse", a.dlse},
+                      {"attn_mask", given.attn_mask},
+                      {"key_mask", given.key_mask},
+                      {"block_mask", given.block_mask},
+                      {"alibi_slopes", given.alibi_slopes},
+                      {"position_bias", given.position_bias},
+                      {"sinks", given.sinks}};
+  const std::pair<const char*, MutableTensorView> outputs[] = {{"the gradient of query", g.query},
+                                                               {"the gradient of key", g.key},
+                                                               {"the gradient of value", g.value},
+                                                               {"the gradient of attn_mask", g.attn_mask},
+                                                               {"the gradient of alibi_slopes", g.alibi_slopes},
+                                                               {"the gradient of position_bias", g.position_bias},
+                                                               {"the gradient of sinks", g.sinks}};
+  for (const auto& [name, output] : outputs) {
+    check_output(f, name, output, read);
+    for (const auto* before = outputs; before->first != name; ++before)
+      check_output(f, name, output, {{before->first, before->second}});
+  }
+  add_leading_axes(g.attn_mask, 4);
+}
+
 LayerArguments validate(const PackedAttention& layer, LayerArguments a) {
   const MultiHeadAttentionConfig& config = layer.config;
   const DType dtype = layer.dtype();

@@ -14,6 +14,9 @@ void validate(AttentionArguments& arguments, AttentionOutput output);
 /// The same for attention_statistics.
 StatisticsArguments validate(AttentionArguments inputs, AttentionStatistics results);
 
+/// The same for attention_gradient.
+void validate(GradientArguments& arguments);
+
 /// The same for a layer call.
 LayerArguments validate(const PackedAttention& layer, LayerArguments arguments);
 

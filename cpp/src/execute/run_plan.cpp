@@ -112,6 +112,13 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   return tile;
 }
 
+void narrow_to(AttentionTile& tile, Index span) {
+  for (int r = 0; r < tile.rows; ++r) {
+    tile.first_key[r] = std::max(tile.first_key[r], span * kSpanKeys);
+    tile.last_key[r] = std::max(tile.first_key[r], std::min(tile.last_key[r], (span + 1) * kSpanKeys));
+  }
+}
+
 namespace {
 
 /// Whether heads alone, of all batch elements, would leave threads idle: with four for each, the last to finish are a
@@ -174,14 +181,6 @@ void run_tile(const void* context, Index task, int worker) {
 std::byte* sums_of(const AttentionRun& run, Index tile) {
   const std::size_t bytes = most_span_bytes(*run.plan->kernels, run.plan->value_dim);
   return run.span_sums + static_cast<std::size_t>(tile * run.plan->spans) * bytes;
-}
-
-/// Lets the rows of a tile see the keys of one span only.
-void narrow_to(AttentionTile& tile, Index span) {
-  for (int r = 0; r < tile.rows; ++r) {
-    tile.first_key[r] = std::max(tile.first_key[r], span * kSpanKeys);
-    tile.last_key[r] = std::max(tile.first_key[r], std::min(tile.last_key[r], (span + 1) * kSpanKeys));
-  }
 }
 
 void sum_span(const void* context, Index task, int worker) {

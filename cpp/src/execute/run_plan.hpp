@@ -22,6 +22,9 @@ struct AttentionRun {
 /// queries with the heads innermost: neighbours in the lanes are neighbours in position.
 AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head, Index heads, Index first_row);
 
+/// Lets the rows of a tile see the keys of one span only.
+void narrow_to(AttentionTile& tile, Index span);
+
 /// Memory for the sums of the tiles of `heads` key-value heads in all, with up to `rows` query rows each, if those are
 /// so few that the keys of each are shared out among the threads in `spans` parts; else 0.
 double span_sums_bytes(const DTypeKernels& kernels, Index heads, Index rows, Index spans, Index value_dim, int threads);

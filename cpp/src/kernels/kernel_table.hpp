@@ -103,6 +103,26 @@ struct StatisticsOutputs {
   double* received;  // [Tk]: the sum of the weights that each key receives from the rows is added to it
 };
 
+/// The rows that the gradient of a tile reads next to its query, keys and values, and the sums that gradients are added
+/// to: null (of arrays of rows: entry 0) where they are not wanted. The keys of the tile lie in one span. All sums are
+/// of the accumulator's type; rows of dquery, dkey and dvalue are aligned, and padded, to kVectorBytes.
+struct GradientTile {
+  const void* out[kMaxTileRows];  // of each row: the result of attention, Dv elements of the type of the kernel
+  Index out_step;
+  const void* dout[kMaxTileRows];  // the gradient of that
+  Index dout_step;
+  const void* lse[kMaxTileRows];   // of each row, in the accumulator's type
+  const void* dlse[kMaxTileRows];  // the gradient of that
+  void* dquery[kMaxTileRows];      // of each row [D]; without the factor `scale`, as dkey
+  void *dkey, *dvalue;             // of the keys of the span: [kSpanKeys][D] and [kSpanKeys][Dv]
+  Index dkey_row, dvalue_row;
+  void* dattn_mask[kMaxTileRows];  // of each row: an entry for each key
+  Index dattn_mask_step;
+  void* dposition_bias[kMaxTileRows];  // of each row: an entry for each distance, next to each other
+  double* dalibi_slope[kMaxTileRows];  // of each row: one number
+  double* dsink[kMaxTileRows];
+};
+
 /// Bytes of one column in a row of a panel: kPanelBytes over it are the columns of a panel.
 constexpr int column_bytes(DType dtype) { return size_of(accumulator_of(dtype)); }
 
@@ -245,6 +265,9 @@ struct DTypeKernels {
   void (*scores)(const AttentionTile& tile, void* scratch);   // out = scores, masked ones minus infinity
   /// Statistics of softmax(scores). Values, out and lse of the tile are not used.
   void (*statistics)(const AttentionTile& tile, const StatisticsOutputs& outputs, void* scratch);
+  /// Gradients of attention, where elements are of the accumulator's type; null for other types.
+  void (*gradient)(const AttentionTile& tile, const GradientTile& gradients, void* scratch);
+  std::size_t (*gradient_scratch)(Index head_dim, Index value_dim);
   std::size_t (*projection_scratch)(Index rows);
   ProjectionKernel project[kNumWeightFormats];  // only f32 rows have kernels for formats that are not plain; else null
   /// Rounds `count` numbers of the accumulator's type to elements; both are contiguous.

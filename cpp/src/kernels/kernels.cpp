@@ -3,6 +3,7 @@
 // as MHA_ISA.
 #include "kernels/attention/attend_tile.hpp"
 #include "kernels/attention/decode_tile.hpp"
+#include "kernels/attention/gradient_tile.hpp"
 #include "kernels/attention/statistics_tile.hpp"
 #include "kernels/attention/write_scores.hpp"
 #include "kernels/attention/write_weights.hpp"
@@ -124,12 +125,18 @@ constexpr DTypeKernels dtype_kernels() {
                        &write_weights<S>,
                        &write_scores<S>,
                        &statistics_tile<S>,
+                       nullptr,
+                       nullptr,
                        &projection_scratch,
                        {},
                        nullptr,
                        nullptr,
                        nullptr,
                        nullptr};
+  if constexpr (sizeof(S) == sizeof(T)) {
+    kernels.gradient = &gradient_tile<T>;
+    kernels.gradient_scratch = &gradient_scratch<T>;
+  }
   kernels.project[int(WeightFormat::plain)] = plain_projection<S>();
   if constexpr (DTypeOf<S>::value == DType::f32) {
     kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place, &project_rows<float, &project_bf16_weights>};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "mha/attention.hpp"
+#include "mha/attention_gradient.hpp"
 #include "mha/attention_statistics.hpp"
 #include "mha/kv_cache.hpp"
 #include "mha/varlen.hpp"
@@ -29,6 +30,14 @@ struct StatisticsArguments {
   AttentionArguments inputs;
   AttentionStatistics results;
   bool has_elements_to_write;
+};
+
+/// A call of attention_gradient. `inputs` has no outputs; validate() brings all views to the axes of a dense call, apart
+/// from gradients of options that are no mask.
+struct GradientArguments {
+  AttentionArguments inputs;
+  TensorView out, lse, dout, dlse;
+  AttentionGradients gradients;
 };
 
 /// The names of arguments in messages, which layers of a transformer change. In attention to a memory the options about

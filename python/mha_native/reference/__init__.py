@@ -4,6 +4,7 @@ Attention is in `attention.py`, the other parts of a transformer are in `transfo
 """
 
 from .attention import (
+    attention_gradient,
     attention_statistics,
     attention_weights,
     multi_head_attention,
@@ -17,6 +18,7 @@ from .transformer import activate, decoder, decoder_layer, encoder, encoder_laye
 
 __all__ = [
     "activate",
+    "attention_gradient",
     "attention_statistics",
     "attention_weights",
     "decoder",

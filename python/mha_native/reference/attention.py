@@ -137,6 +137,64 @@ def attention_statistics(
 
 
 @named
+def attention_gradient(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    dout: ArrayLike,
+    attn_mask: ArrayLike | None = None,
+    *,
+    dlse: ArrayLike = 0,
+    **options: Any,
+) -> dict[str, Array]:
+    """Gradients by all arguments that have one, by name: the closed form, with the shapes of the arguments.
+
+    `dout` and `dlse` are the gradients by the results of `scaled_dot_product_attention`; `options` are its options.
+    """
+    weights, lse, _ = _softmax_of_scores(query, key, attn_mask, **options)
+    out = _with_rank(scaled_dot_product_attention(query, key, value, attn_mask, **options), 4)
+    arguments = {"query": query, "key": key, "value": value, "attn_mask": attn_mask}
+    arguments |= {name: options[name] for name in ("alibi_slopes", "position_bias", "sinks") if name in options}
+    q, k, v = (np.nan_to_num(_with_rank(np.asarray(x, np.float64), 4)) for x in (query, key, value))
+    do = _with_rank(np.asarray(dout, np.float64), 4)
+    group = q.shape[1] // max(k.shape[1], 1)
+    delta = (do * out).sum(-1) - _with_rank(np.asarray(dlse, np.float64), 3)
+    each = {"k": np.repeat(k, group, axis=1), "v": np.repeat(v, group, axis=1)}
+
+    scores = weights * (do @ np.swapaxes(each["v"], -2, -1) - delta[..., None])  # the gradients of the scores
+    position, j = _positions(weights.shape, options.get("query_offset", 0))
+    found = {"attn_mask": scores, "alibi_slopes": -(scores * np.abs(position - j)).sum((-2, -1))}
+    if (table := options.get("position_bias")) is not None:
+        farthest = np.shape(table)[1] // 2
+        columns = np.broadcast_to(np.clip(j - position, -farthest, farthest) + farthest, scores.shape)
+        found["position_bias"] = np.zeros(np.shape(table))
+        for h in range(scores.shape[1]):
+            np.add.at(found["position_bias"][h], columns[:, h], scores[:, h])
+    if (sinks := options.get("sinks")) is not None:
+        found["sinks"] = -(np.exp(np.asarray(sinks, np.float64)[:, None] - lse) * delta).sum((0, 2))
+
+    products = scores * _slope_of_scores(q, each["k"], **options)
+    of_keys = np.swapaxes(products, -2, -1) @ q, np.swapaxes(weights, -2, -1) @ do  # for each query head
+    found["query"] = products @ each["k"]
+    found["key"], found["value"] = (x.reshape(len(x), k.shape[1], group, *x.shape[2:]).sum(2) for x in of_keys)
+    return {name: _summed(found[name], np.shape(x)) for name, x in arguments.items() if x is not None}
+
+
+def _slope_of_scores(q: Array, k: Array, scale: float | None = None, softcap: float | None = None, **_: Any) -> Any:
+    """Return the derivatives of scores by the products of queries and keys."""
+    scale = 1 / np.sqrt(max(q.shape[3], 1)) if scale is None else scale
+    return scale if softcap is None else scale * (1 - np.tanh(scale * (q @ np.swapaxes(k, -2, -1)) / softcap) ** 2)
+
+
+def _summed(gradient: Array, shape: tuple[int, ...]) -> Array:
+    """Return the sum over all axes that broadcasting has repeated."""
+    repeated = (1,) * (gradient.ndim - len(shape)) + shape
+    axes = tuple(i for i, (n, m) in enumerate(zip(gradient.shape, repeated, strict=True)) if n != m)
+    total: Array = gradient.sum(axes, keepdims=True).reshape(shape)
+    return total
+
+
+@named
 def multi_head_attention(
     query: ArrayLike,
     key: ArrayLike,

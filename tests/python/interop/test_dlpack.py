@@ -18,6 +18,7 @@ from tolerance import assert_same_bits
 from mha_native import (
     KVCache,
     _core,
+    attention_gradient,
     attention_statistics,
     attention_weights,
     scaled_dot_product_attention,
@@ -56,6 +57,10 @@ def test_every_function(arrays: list[Array]) -> None:
     query, key, value = (Tensor(_bits(x)) for x in arrays)
     assert_same_bits(attention_weights(query, key).bits, _bits(attention_weights(*arrays[:2])))
     for actual, expected in zip(attention_statistics(query, key), attention_statistics(*arrays[:2]), strict=True):
+        assert_same_bits(actual.bits, _bits(expected))
+    out, lse = scaled_dot_product_attention(*arrays, return_lse=True)
+    gradients = attention_gradient(query, key, value, Tensor(_bits(out)), lse, Tensor(_bits(out)))
+    for actual, expected in zip(gradients[:3], attention_gradient(*arrays, out, lse, out)[:3], strict=True):
         assert_same_bits(actual.bits, _bits(expected))
     rows = [x[0].swapaxes(0, 1) for x in arrays]
     offsets = np.array([0, 9]), np.array([0, 13])

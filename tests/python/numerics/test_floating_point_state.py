@@ -59,6 +59,9 @@ def _attention_calls() -> Calls:
             f"statistics {name}": lambda n, a=(query, key): [
                 np.asarray(x) for x in mha_native.attention_statistics(*a, num_threads=n)
             ],
+            f"gradient {name}": lambda n, a=(query, key, value, query, lses[0], query): [
+                x for x in mha_native.attention_gradient(*a, num_threads=n) if x is not None
+            ],
             f"merge {name}": lambda n, a=([query, key, value], lses): [*mha_native.merge_attention(*a, num_threads=n)],
         }
     return calls

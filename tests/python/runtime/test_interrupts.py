@@ -81,6 +81,11 @@ def _statistics(num_threads: int) -> object:  # a task is a whole head
     return mha.attention_statistics(x, x, num_threads=num_threads)
 
 
+def _gradient(num_threads: int) -> object:  # a task is a whole head, or a span of one
+    x, lse = _broadcast(1, 2, 65536, 64), _broadcast(1, 2, 65536)
+    return mha.attention_gradient(x, x, x, x, lse, x, num_threads=num_threads)
+
+
 def _merge(num_threads: int) -> object:
     shards = [_broadcast(1, 16, 16384, 64)] * 1000
     return mha.merge_attention(shards, [_broadcast(1, 16, 16384)] * 1000, num_threads=num_threads)
@@ -91,7 +96,7 @@ def _feed_forward(num_threads: int) -> object:  # a task takes all rows of a blo
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
-@pytest.mark.parametrize("call", [_attention, _weights, _statistics, _merge, _feed_forward])
+@pytest.mark.parametrize("call", [_attention, _weights, _statistics, _gradient, _merge, _feed_forward])
 def test_a_long_call_ends(call: Callable[[int], object], num_threads: int) -> None:
     _interrupt(lambda: call(num_threads))
     x = np.random.default_rng(1).standard_normal((2, 4, 70, 32), dtype=np.float32)

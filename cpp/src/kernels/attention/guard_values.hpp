@@ -8,36 +8,40 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// Whether a value of the keys [begin, end) of a block is not finite: x * 0 is 0 for every finite x and NaN for every
-/// other. Four sums side by side, since a multiply-add waits for the one before: with one sum it is a tenth of the time
-/// of a tile.
+/// Whether an element of `count` rows is not finite: x * 0 is 0 for every finite x and NaN for every other. Four sums
+/// side by side, since a multiply-add waits for the one before: with one sum it is a tenth of the time of a tile.
 template <class S>
-bool has_non_finite_value(const KeyValueRows<S>& source, Index value_dim, Index begin, Index end) {
+bool has_non_finite(const Rows<S>& rows, Index count, Index columns) {
   using T = Compute<S>;
   using P = Packet<T>;
   constexpr Index L = kLanes<T>;
   const P zero = pset1<P>(T(0));
   P sums[4] = {zero, zero, zero, zero};
   T rest = T(0);
-  if (source.are_int8()) {  // of integers up to 127; so a row of finite values may be taken for one that is not
-    const float* const scale = source.stored_values(begin).scale;
-    for (Index i = 0; i < end - begin; ++i) rest += T(scale[i] * 127.0f * 0.0f);
-    return rest != rest;
-  }
-  const Rows<S> values = source.values(begin);
-  for (Index i = 0; i < end - begin; ++i) {
-    const S* value = values.data + i * values.row;
+  for (Index i = 0; i < count; ++i) {
+    const S* row = rows.data + i * rows.row;
     Index d = 0;
-    if (values.step == 1) {
-      for (; d + 4 * L <= value_dim; d += 4 * L) {
+    if (rows.step == 1) {
+      for (; d + 4 * L <= columns; d += 4 * L) {
         MHA_UNROLL
-        for (Index k = 0; k < 4; ++k) sums[k] = pmadd(load_packet(value + d + k * L), zero, sums[k]);
+        for (Index k = 0; k < 4; ++k) sums[k] = pmadd(load_packet(row + d + k * L), zero, sums[k]);
       }
-      for (; d + L <= value_dim; d += L) sums[0] = pmadd(load_packet(value + d), zero, sums[0]);
+      for (; d + L <= columns; d += L) sums[0] = pmadd(load_packet(row + d), zero, sums[0]);
     }
-    for (; d < value_dim; ++d) rest += load_element(value + d * values.step) * T(0);
+    for (; d < columns; ++d) rest += load_element(row + d * rows.step) * T(0);
   }
   rest += predux(padd(padd(sums[0], sums[1]), padd(sums[2], sums[3])));
+  return rest != rest;
+}
+
+/// Whether a value of the keys [begin, end) of a block is not finite.
+template <class S>
+bool has_non_finite_value(const KeyValueRows<S>& source, Index value_dim, Index begin, Index end) {
+  if (!source.are_int8()) return has_non_finite(source.values(begin), end - begin, value_dim);
+  // Of integers up to 127; so a row of finite values may be taken for one that is not.
+  const float* const scale = source.stored_values(begin).scale;
+  float rest = 0;
+  for (Index i = 0; i < end - begin; ++i) rest += scale[i] * 127.0f * 0.0f;
   return rest != rest;
 }
 

@@ -82,7 +82,7 @@ class SoftmaxTile {
     position_bias_ = PositionBiasBlock<T>(take(kKeyBlock));
     near_keys_ = reinterpret_cast<Operand*>(scratch);
 
-    pack_queries<S>(tile, vectors_, queries_);
+    pack_queries<S>(tile, queries_);
     clear_sums();
   }
 
@@ -248,6 +248,35 @@ class SoftmaxTile {
                                pload<P>(row_max_ + j * L), pset1<P>(scale_.exponent_scale));
   }
 
+  /// Turns the scores of the block into weights, where they are: 2^(score * scale - log2_sum), where `log2_sum`
+  /// [kWidth] is the logarithm of the sum of each row to base 2. If the block `hides` keys, their weights are 0 even in a
+  /// row whose sum is NaN.
+  void exponentiate_by(const KeyBlock& block, const T* log2_sum, bool hides) {
+    const P scale = pset1<P>(scale_.exponent_scale);
+    for (int j = 0; j < vectors_; ++j) {
+      const P offset = pnegate(pload<P>(log2_sum + j * L));
+      T* const scores = scores_ + j * L;
+      for (Index i = first_in(block, j) - block.begin; i < last_in(block, j) - block.begin; ++i) {
+        const P score = pload<P>(scores + i * W);
+        const P weight = exp2_of_nonpositive(pmadd(score, scale, offset));
+        pstore(scores + i * W, hides ? pandnot(weight, pcmp_eq(score, modify_.minus_infinity)) : weight);
+      }
+    }
+  }
+
+  /// The products alone, before score(): `products` [keys of the block][kWidth].
+  void multiply(const KeyBlock& block, T* products) {
+    alignas(kVectorBytes) T unused[W];
+    const Rows<Operand> rows = begin_block(block);
+    for (int j = 0; j < vectors_; ++j) pstore(unused + j * L, pset1<P>(kLowest<T>));
+    for (int i = 0; i < block.segment_count; ++i) {
+      const Segment& segment = block.segments[i];
+      ScoreArguments<Products> product = arguments(block, segment, rows, unused);
+      product.scores = products + (segment.begin - block.begin) * W + segment.first_vector * L;
+      score_segment<Products>(segment.vectors, segment.end - segment.begin, segment.first_vector * L, product, {});
+    }
+  }
+
   /// The logarithm to base 2 of the weights that exponentiate() makes of scores of vector j.
   P log2_weight(const P& score, int j) const {
     return pmul(psub(score, pload<P>(row_max_ + j * L)), pset1<P>(scale_.exponent_scale));
@@ -313,6 +342,8 @@ class SoftmaxTile {
   int vectors() const { return vectors_; }
   /// [keys of the block][kWidth]
   const T* scores() const { return scores_; }
+  T* scores() { return scores_; }
+  const ModifyScores<T>& modifications() const { return modify_; }
   /// The weights as operands, after exponentiate(), from key `first` of the block on, with which an operand begins.
   const Operand* weights(Index first) const { return weights_ + first / Operands::kElements * W; }
   /// The factor that turns the results of score() into scaled scores.

@@ -14,6 +14,7 @@ from .entry import (
     QUERIES,
     VALUE_WIDTH,
     WIDTH,
+    Arguments,
     Generator,
     Made,
     attention_inputs,
@@ -57,6 +58,25 @@ def _varlen(rng: Generator) -> Made:
         "num_threads": 2,
     }
     return mha.scaled_dot_product_attention_varlen, arguments | score_options(rng, dtype, 3) | some(rng, more)
+
+
+def _gradient_of(function: str, arguments: Arguments) -> Arguments:
+    """The arguments of a gradient, from those of its forward pass, and all names of `wrt`."""
+    arguments = {name: x for name, x in arguments.items() if name not in ("return_lse", "out")}
+    out, lse = getattr(mha, function)(**arguments, return_lse=True)
+    options = [name for name in ("attn_mask", "alibi_slopes", "position_bias", "sinks") if name in arguments]
+    wrt = ("query", "key", "value", *(name for name in options if arguments[name].dtype != bool))
+    return arguments | {"out": out, "lse": lse, "dout": np.ones_like(out), "dlse": np.ones_like(lse), "wrt": wrt}
+
+
+@entry("attention_gradient")
+def _gradient(rng: Generator) -> Made:
+    return mha.attention_gradient, _gradient_of("scaled_dot_product_attention", _attention(rng)[1])
+
+
+@entry("attention_gradient_varlen")
+def _gradient_varlen(rng: Generator) -> Made:
+    return mha.attention_gradient_varlen, _gradient_of("scaled_dot_product_attention_varlen", _varlen(rng)[1])
 
 
 @entry("attention_weights")

@@ -7,7 +7,7 @@ import numpy as np
 import mha_native as mha
 from mha_native import reference
 
-from .attention import _statistics, _varlen, _weights
+from .attention import _gradient, _statistics, _varlen, _weights
 from .entry import (
     BATCH,
     CATALOGUE,
@@ -53,6 +53,11 @@ def _reference_weights(rng: Generator) -> Made:
 @entry("reference.attention_statistics")
 def _reference_statistics(rng: Generator) -> Made:
     return reference.attention_statistics, _without(_statistics(rng)[1], "num_threads")
+
+
+@entry("reference.attention_gradient")
+def _reference_gradient(rng: Generator) -> Made:
+    return reference.attention_gradient, _without(_gradient(rng)[1], "out", "lse", "wrt", "num_threads")
 
 
 @entry("reference.rotate")
