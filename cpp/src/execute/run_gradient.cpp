@@ -128,10 +128,8 @@ void store_queries(const GradientRun& run, Head head, const std::byte* sums, Ind
 /// Calls function(T()) with the type of sums.
 template <class Function>
 void with_sums(const GradientRun& run, Function function) {
-  if (run.attention().accumulator == DType::f64)
-    function(double());
-  else
-    function(float());
+  if (run.attention().accumulator == DType::f64) return function(double());
+  function(float());
 }
 
 /// One span of a head: dkey and dvalue are stored, dquery is added to sums.

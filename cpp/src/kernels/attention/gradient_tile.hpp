@@ -122,7 +122,9 @@ class AttentionGradientTile {
   }
 
   AttentionGradientTile(const AttentionTile& tile, const GradientTile& gradients, T* scratch)
-      : tile_(tile), g_(gradients), scores_(tile, take(scratch, SoftmaxTile<T>::scratch_elements(tile.head_dim))) {
+      : tile_(tile),
+        g_(gradients),
+        scores_(tile, take(scratch, Index(SoftmaxTile<T>::scratch_elements(tile.head_dim)))) {
     dout_transposed_ = take(scratch, W * tile.value_dim);
     score_gradients_ = take(scratch, W * kKeyBlock);
     cap_slopes_ = take(scratch, W * kKeyBlock);
@@ -164,7 +166,7 @@ class AttentionGradientTile {
   }
 
  private:
-  static T* take(T*& scratch, std::size_t elements) {
+  static T* take(T*& scratch, Index elements) {
     T* const part = scratch;
     scratch += elements;
     return part;
