@@ -1,8 +1,10 @@
 """Errors that the user of a command can correct, and messages on standard error."""
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
+from typing import TextIO
 
 from ..functions.progress import CLEAR_LINE
 
@@ -15,8 +17,18 @@ def complain(sentence: str) -> None:
     """Print a sentence to standard error, over a progress bar."""
     if sys.stderr is None:  # closed, as by 2>&-
         return
-    with contextlib.suppress(OSError):  # full or closed
+    try:
         print(f"{CLEAR_LINE if sys.stderr.isatty() else ''}mha_native: {sentence}", file=sys.stderr, flush=True)
+    except OSError:  # full or closed
+        discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Discard the buffer of standard output or standard error: writing it at exit would fail or block."""
+    with contextlib.suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 def reason(error: OSError) -> str:

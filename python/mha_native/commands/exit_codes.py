@@ -1,7 +1,6 @@
 """Exit codes of commands, with one sentence on standard error for a failure."""
 
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -9,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TextIO, cast
 
-from .errors import UserError, complain, reason
+from .errors import UserError, complain, discard, reason
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # the signals that ask a program to end; Python handles SIGINT
 
@@ -35,11 +34,11 @@ def run_to_end(command: Callable[[], int]) -> int:
         complain("interrupted")
         return 128 + signal.SIGINT
     except _Ended as error:
-        _drop_standard_output()
+        discard(sys.stdout)
         complain(f"ended by {error.signal.name}")
         return 128 + error.signal
     except _OutputFailed as failure:
-        _drop_standard_output()
+        discard(sys.stdout)
         if isinstance(failure.error, BrokenPipeError):  # as in `| head`
             return 1
         complain(f"cannot write standard output: {reason(failure.error)}")
@@ -107,11 +106,3 @@ def _signals_as_exceptions() -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _drop_standard_output() -> None:
-    """Discard buffered standard output: writing it at exit would fail or block."""
-    with contextlib.suppress(OSError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)

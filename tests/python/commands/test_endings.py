@@ -162,7 +162,8 @@ def test_no_color(name: str, directory: str, tmp_path: Path) -> None:
 
 def _with_closed(descriptor: str, command: list[str]) -> subprocess.CompletedProcess[str]:
     shell = ["sh", "-c", f'exec "$@" {descriptor}', "sh", *command]
-    return subprocess.run(shell, capture_output=True, text=True, timeout=60)
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}  # buffers are written once more at exit
+    return subprocess.run(shell, capture_output=True, text=True, timeout=60, env=environment)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
