@@ -103,7 +103,9 @@ def _attention_of_torch(
 
 def set_implementation(model: Any) -> str:
     """Let `model` use it, if the model lets one choose: what it uses from now on."""
-    if model._can_set_attn_implementation():
+    # A class of the caller inherits its attention, and transformers would read the module of the caller alone.
+    bases = [base for base in type(model).__mro__ if issubclass(base, PreTrainedModel) and base is not PreTrainedModel]
+    if all(base._can_set_attn_implementation() for base in reversed(bases)):
         model.set_attn_implementation(IMPLEMENTATION)
     return str(model.config._attn_implementation)
 
