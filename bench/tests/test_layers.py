@@ -22,8 +22,10 @@ LAYERS = [
     "measure", "report", "run", "command_line", "__main__", "__init__",
 ]  # fmt: skip
 
-# Those beside `__all__` are imported by their names only, so that `import mha_native` does not take their time.
-PUBLIC = {f"mha_native.{name}" for name in (*mha_native.__all__, "sentence_transformers", "distributed")}
+# Those beside `__all__` are imported by their names only, so that `import mha_native` does not take their time. One
+# function of the package writes every hint to install something.
+HINTS = "functions.needed_packages.pip_install"
+PUBLIC = {f"mha_native.{name}" for name in (*mha_native.__all__, "sentence_transformers", "distributed", HINTS)}
 
 # Functions of the core that measure the machine, and the parts of a step over ranks, have no public names.
 PRIVATE_USERS = {"probes.py", "scaling_model/ranks.py"}

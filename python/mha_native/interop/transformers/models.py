@@ -104,7 +104,8 @@ def _attention_of_torch(
 def set_implementation(model: Any) -> str:
     """Let `model` use it, if the model lets one choose: what it uses from now on."""
     # A class of the caller inherits its attention, and transformers would read the module of the caller alone.
-    bases = [base for base in type(model).__mro__ if issubclass(base, PreTrainedModel) and base is not PreTrainedModel]
+    mro: tuple[Any, ...] = type(model).__mro__
+    bases = [base for base in mro if issubclass(base, PreTrainedModel) and base is not PreTrainedModel]
     if all(base._can_set_attn_implementation() for base in reversed(bases)):
         model.set_attn_implementation(IMPLEMENTATION)
     return str(model.config._attn_implementation)
