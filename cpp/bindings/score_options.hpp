@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "array_view.hpp"
+#include "scalars.hpp"
 
 namespace mha::bindings {
 
