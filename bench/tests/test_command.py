@@ -43,7 +43,7 @@ def test_everything_once(tmp_path: Path) -> None:
     assert document["overheads"]["scratch_bytes"]["1"] > 0
     assert min(document["overheads"]["import_seconds"]["mha_native.models"]) > 0
     for memory in document["overheads"]["models"]:
-        assert memory["of_call"] > 0
+        assert memory["of_call"] >= 0  # a call this short may fit what a shorter one has left
     has_peers = any(cell["best_peer"] for case in document["cases"] for cell in case["cells"])
     assert (tmp_path / "out.png").exists() == (bool(plot) and has_peers)
     assert (tmp_path / "out-roofline.png").exists() == bool(plot)
