@@ -22,7 +22,7 @@ LAYERS = [
     "measure", "report", "run", "command_line", "__main__", "__init__",
 ]  # fmt: skip
 
-# Those beside `__all__` are imported by their names only, so that `import mha_native` does not take their time. One
+# Sub-packages that are not in `__all__` are imported by name, so that `import mha_native` takes less time. One
 # function of the package writes every hint to install something.
 HINTS = "functions.needed_packages.pip_install"
 PUBLIC = {f"mha_native.{name}" for name in (*mha_native.__all__, "sentence_transformers", "distributed", HINTS)}

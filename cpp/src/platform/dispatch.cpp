@@ -109,7 +109,7 @@ const DefaultIsa& default_isa() { return found_once<DefaultIsa, find_default_isa
 
 std::atomic<int> chosen_isa{kNone};  // by set_isa()
 
-/// What a thread knows of its calls; together, since looking for it takes longer than reading it.
+/// The instruction sets of a thread: one thread-local variable, since finding it takes longer than reading it.
 struct ThreadIsas {
   int of_scope = kNone;  // of the innermost IsaScope
   const char* last_used = "";

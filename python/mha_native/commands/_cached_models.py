@@ -87,7 +87,7 @@ def _name_of_file(repository: str, path: Path) -> str:
 
 
 def _described(name: str, path: Path, size: int, describe: Callable[[Path, dict[str, Any]], None]) -> CachedModel:
-    """Return the entry of a model by `describe`, which puts what it finds into a dict, and fails if it must."""
+    """Return the entry of a model. `describe` fills a dict with its properties, and raises if it is unsupported."""
     found: dict[str, Any] = {"family": None, "kind": None, "reason": None}
     try:
         describe(path, found)

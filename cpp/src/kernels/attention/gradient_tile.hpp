@@ -359,7 +359,7 @@ class AttentionGradientTile {
         }
   }
 
-  /// The gradients of what is added to scores.
+  /// Gradients of the options that are added to scores.
   void add_option_gradients(const KeyBlock& block) {
     if (g_.dalibi_slope[0]) add_slope_gradients(block);
     if (g_.dattn_mask[0])

@@ -21,7 +21,7 @@ _METADATA = {getattr(torch.Tensor, field).__get__ for field in _FIELDS} | {torch
 # The memory of masks without elements.
 _ANY = torch.zeros(1, dtype=torch.bool)
 
-# Operations that take booleans for what they are here: True where a query sees a key.
+# Operations that read booleans as this library does: True where a query sees a key.
 _CONDITIONAL = {torch.where, torch.nn.functional.scaled_dot_product_attention, torch.Tensor.__repr__}
 
 
