@@ -227,10 +227,10 @@ struct Wanted {
   bool is_wanted[kNames] = {};
 };
 
-// New arrays for the gradients that are wanted; `batch_of` gives keys the batch size of a call.
+// New arrays for the gradients that are wanted. Keys and values have the batch size of the call.
 struct NewGradients {
-  NewGradients(const Wanted& wanted, const char* function, const TensorView& q, const TensorView& k,
-               const TensorView& v, const ScoreOptions& options) {
+  NewGradients(const Wanted& wanted, const char* function, const ArrayArguments& arguments, const TensorView& q,
+               const TensorView& k, const TensorView& v, const ScoreOptions& options) {
     const DType sums = accumulator_of(q.dtype);
     const TensorView views[] = {q,
                                 with_batch_of(q, k),
@@ -247,7 +247,7 @@ struct NewGradients {
       if (!wanted.is_wanted[i]) continue;
       if (!views[i])
         throw py::value_error(std::string(function) + ": wrt names " + Wanted::names[i] + ", which is not given");
-      const NewArray array = new_array(i < 3 ? q.dtype : sums, views[i].rank, views[i].extents);
+      const NewArray array = arguments.new_array(i < 3 ? q.dtype : sums, views[i].rank, views[i].extents);
       arrays[i] = array.array;
       *targets[i] = array.view;
     }
@@ -279,7 +279,7 @@ py::object differentiate(py::handle query, py::handle key, py::handle value, py:
   const TensorView sums = arrays.scores(4, 1, kMaxRank - 1), d = arrays.tensor(5, 2, kMaxRank);
   const TensorView dsums = arrays.given(6) ? arrays.scores(6, 1, kMaxRank - 1) : TensorView();
   const ScoreOptions options(given, arrays, 7, num_threads, batch_size_of(q));
-  const NewGradients results(Wanted(function, wrt), function, q, k, v, options);
+  const NewGradients results(Wanted(function, wrt), function, arrays, q, k, v, options);
   warn_if_forked();
   without_gil([&] { attention_gradient(q, k, v, out, sums, d, results.gradients, options, dsums); });
   return results.tuple();
@@ -306,7 +306,7 @@ py::object differentiate_varlen(py::handle query, py::handle key, py::handle val
   const TensorView out = arrays.tensor(5, 3, 3), sums = arrays.scores(6, 2, 2), d = arrays.tensor(7, 3, 3);
   const TensorView dsums = arrays.given(8) ? arrays.scores(8, 2, 2) : TensorView();
   const ScoreOptions options(given, arrays, 9, num_threads, batch.size);
-  const NewGradients results(Wanted(function, wrt), function, q, k, v, options);
+  const NewGradients results(Wanted(function, wrt), function, arrays, q, k, v, options);
   warn_if_forked();
   without_gil([&] { attention_gradient_varlen(q, k, v, batch, out, sums, d, results.gradients, options, dsums); });
   return results.tuple();
