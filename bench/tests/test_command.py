@@ -16,7 +16,8 @@ from mha_native_bench.progress import Progress
 
 COMMAND = [sys.executable, "-m", "mha_native", "bench"]
 CASES = (
-    "^(sdpa-T16-D64|sdpa-decode-S1024-D64|mask-T512-half|ragged-.*-D64|mha-T1-E512|encoder_layer-T1-E384|.*-B1-T11|sentences-B32-T137)$"
+    "^(sdpa-T16-D64|sdpa-decode-S1024-D64|mask-T512-half|ragged-.*-D64|mha-T1-E512|"
+    "encoder_layer-T1-E384|.*-B1-T11|sentences-B32-T137)$"
 )
 
 
