@@ -227,10 +227,12 @@ struct Wanted {
   bool is_wanted[kNames] = {};
 };
 
-// New arrays for the gradients that are wanted. Keys and values have the batch size of the call.
+// Arrays for the gradients that are wanted. Keys and values have the batch size of the call. `results` are arrays for
+// query, key and value, or None: arguments `first` to `first + 2`.
 struct NewGradients {
   NewGradients(const Wanted& wanted, const char* function, const ArrayArguments& arguments, const TensorView& q,
-               const TensorView& k, const TensorView& v, const ScoreOptions& options) {
+               const TensorView& k, const TensorView& v, const ScoreOptions& options, const py::tuple& results,
+               int first) {
     const DType sums = accumulator_of(q.dtype);
     const TensorView views[] = {q,
                                 with_batch_of(q, k),
@@ -247,7 +249,10 @@ struct NewGradients {
       if (!wanted.is_wanted[i]) continue;
       if (!views[i])
         throw py::value_error(std::string(function) + ": wrt names " + Wanted::names[i] + ", which is not given");
-      const NewArray array = arguments.new_array(i < 3 ? q.dtype : sums, views[i].rank, views[i].extents);
+      const NewArray array = i < 3 && arguments.given(first + i)
+                                 ? NewArray{py::reinterpret_borrow<py::object>(results[std::size_t(i)]),
+                                            arguments.output(first + i, 2, kMaxRank)}
+                                 : arguments.new_array(i < 3 ? q.dtype : sums, views[i].rank, views[i].extents);
       arrays[i] = array.array;
       *targets[i] = array.view;
     }
@@ -263,7 +268,7 @@ struct NewGradients {
 
 py::object differentiate(py::handle query, py::handle key, py::handle value, py::handle result, py::handle lse,
                          py::handle dout, py::handle dlse, const py::dict& given_options, py::handle wrt,
-                         py::handle num_threads) {
+                         const py::tuple& gradients, py::handle num_threads) {
   const char* const function = "attention_gradient";
   const GivenOptions given(function, given_options);
   const auto list = with_options(given, {{"query", query},
@@ -272,14 +277,17 @@ py::object differentiate(py::handle query, py::handle key, py::handle value, py:
                                          {"out", result},
                                          {"lse", lse},
                                          {"dout", dout},
-                                         {"dlse", dlse}});
+                                         {"dlse", dlse},
+                                         {"dquery", gradients[0]},
+                                         {"dkey", gradients[1]},
+                                         {"dvalue", gradients[2]}});
   const ArrayArguments arrays(function, list);
   const TensorView k = arrays.tensor(1, 2, kMaxRank), q = with_batch_of(k, arrays.tensor(0, 2, kMaxRank));
   const TensorView v = arrays.tensor(2, 2, kMaxRank), out = arrays.tensor(3, 2, kMaxRank);
   const TensorView sums = arrays.scores(4, 1, kMaxRank - 1), d = arrays.tensor(5, 2, kMaxRank);
   const TensorView dsums = arrays.given(6) ? arrays.scores(6, 1, kMaxRank - 1) : TensorView();
-  const ScoreOptions options(given, arrays, 7, num_threads, batch_size_of(q));
-  const NewGradients results(Wanted(function, wrt), function, arrays, q, k, v, options);
+  const ScoreOptions options(given, arrays, 10, num_threads, batch_size_of(q));
+  const NewGradients results(Wanted(function, wrt), function, arrays, q, k, v, options, gradients, 7);
   warn_if_forked();
   without_gil([&] { attention_gradient(q, k, v, out, sums, d, results.gradients, options, dsums); });
   return results.tuple();
@@ -288,7 +296,7 @@ py::object differentiate(py::handle query, py::handle key, py::handle value, py:
 py::object differentiate_varlen(py::handle query, py::handle key, py::handle value, py::handle cu_seqlens_q,
                                 py::handle cu_seqlens_k, py::handle result, py::handle lse, py::handle dout,
                                 py::handle dlse, const py::dict& given_options, py::handle wrt,
-                                py::handle num_threads) {
+                                const py::tuple& gradients, py::handle num_threads) {
   const char* const function = "attention_gradient_varlen";
   const GivenOptions given(function, given_options);
   const auto list = with_options(given, {{"query", query},
@@ -299,14 +307,17 @@ py::object differentiate_varlen(py::handle query, py::handle key, py::handle val
                                          {"out", result},
                                          {"lse", lse},
                                          {"dout", dout},
-                                         {"dlse", dlse}});
+                                         {"dlse", dlse},
+                                         {"dquery", gradients[0]},
+                                         {"dkey", gradients[1]},
+                                         {"dvalue", gradients[2]}});
   const ArrayArguments arrays(function, list);
   const TensorView q = arrays.tensor(0, 3, 3), k = arrays.tensor(1, 3, 3), v = arrays.tensor(2, 3, 3);
   const RaggedArgument batch(arrays, 3, 4);
   const TensorView out = arrays.tensor(5, 3, 3), sums = arrays.scores(6, 2, 2), d = arrays.tensor(7, 3, 3);
   const TensorView dsums = arrays.given(8) ? arrays.scores(8, 2, 2) : TensorView();
-  const ScoreOptions options(given, arrays, 9, num_threads, batch.size);
-  const NewGradients results(Wanted(function, wrt), function, arrays, q, k, v, options);
+  const ScoreOptions options(given, arrays, 12, num_threads, batch.size);
+  const NewGradients results(Wanted(function, wrt), function, arrays, q, k, v, options, gradients, 9);
   warn_if_forked();
   without_gil([&] { attention_gradient_varlen(q, k, v, batch, out, sums, d, results.gradients, options, dsums); });
   return results.tuple();
@@ -322,9 +333,11 @@ void bind_attention(py::module_& m) {
   m.def("attention_weights", &weigh, "(query, key, options, stage, out, num_threads) -> weights");
   m.def(
       "attention_gradient", &differentiate,
-      "(query, key, value, out, lse, dout, dlse, options, wrt, num_threads) -> a gradient or None, for each argument");
+      "(query, key, value, out, lse, dout, dlse, options, wrt, gradients, num_threads) -> a gradient or None, for each "
+      "argument: gradients are arrays for those of query, key and value, or None");
   m.def("attention_gradient_varlen", &differentiate_varlen,
-        "(query, key, value, cu_seqlens_q, cu_seqlens_k, out, lse, dout, dlse, options, wrt, num_threads) -> likewise");
+        "(query, key, value, cu_seqlens_q, cu_seqlens_k, out, lse, dout, dlse, options, wrt, gradients, "
+        "num_threads) -> likewise");
   m.def("attention_statistics", &observe,
         "(query, key, options, num_threads) -> (entropy, max_weight, max_key, mean_distance, received_weight)");
 }

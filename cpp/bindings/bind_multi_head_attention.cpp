@@ -2,6 +2,7 @@
 #include <mha/multi_head_attention.hpp>
 
 #include <optional>
+#include <utility>
 
 #include "array_view.hpp"
 #include "bindings.hpp"
@@ -116,6 +117,53 @@ py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, 
   return result.array;
 }
 
+// A ragged batch has offsets, a dense one None. The rows of the record lie as [H, B, T, D]; the heads are [B, Tq, H Dv].
+py::tuple forward_and_record(const Layer& layer, py::handle query, py::handle key, py::handle value,
+                             py::handle cu_seqlens_q, py::handle cu_seqlens_k, const py::dict& given_options,
+                             py::handle num_threads) {
+  const char* const function = "MultiHeadAttention";
+  const GivenOptions given(function, given_options);
+  const auto list = with_options(given, {{"query", query},
+                                         {"key", key},
+                                         {"value", value},
+                                         {"cu_seqlens_q", cu_seqlens_q},
+                                         {"cu_seqlens_k", cu_seqlens_k},
+                                         {"out", py::none()}});
+  const DType dtype = layer.attention.dtype();
+  const ArrayArguments arrays(function, list, dtype);
+  const bool is_ragged = arrays.given(3);
+  const int most_rank = is_ragged ? 2 : 3;
+  const TensorView q = arrays.tensor(0, 2, most_rank), k = arrays.tensor(1, 2, most_rank),
+                   v = arrays.tensor(2, 2, most_rank);
+  std::optional<RaggedArgument> batch;
+  if (is_ragged) batch.emplace(arrays, 3, 4);
+  const Index sequences = q.rank == 3 ? q.extents[0] : 1;
+  const ScoreOptions options(given, arrays, 6, num_threads, is_ragged ? batch->size : sequences, q);
+
+  const MultiHeadAttentionConfig& config = layer.attention.config();
+  const Index queries = q.extents[q.rank - 2], keys = k.extents[k.rank - 2];
+  const auto rows = [&](Index heads, Index length, Index columns) {
+    const Index extents[] = {heads, sequences, length, columns};
+    NewArray array = arrays.new_array(dtype, 4, extents);
+    std::swap(array.view.extents[0], array.view.extents[1]);
+    std::swap(array.view.strides[0], array.view.strides[1]);
+    return array;
+  };
+  const NewArray q_rows = rows(config.num_heads, queries, config.head_dim),
+                 k_rows = rows(config.num_kv_heads, keys, config.head_dim),
+                 v_rows = rows(config.num_kv_heads, keys, config.value_head_dim);
+  const Index of_heads[] = {sequences, queries, config.num_heads * config.value_head_dim},
+              of_lse[] = {sequences, config.num_heads, queries};
+  const NewArray heads = arrays.new_array(dtype, 3, of_heads), lse = arrays.new_array(accumulator_of(dtype), 3, of_lse);
+  const NewArray result = output_or_new(arrays, 5, py::none(), 2, 3, q, config.out_dim);
+  const AttentionRecord record = {q_rows.view, k_rows.view, v_rows.view, heads.view, lse.view};
+  warn_if_forked();
+  without_gil([&] {
+    layer.attention.forward_and_record(q, k, v, is_ragged ? &*batch : nullptr, record, result.view, options);
+  });
+  return py::make_tuple(result.array, q_rows.array, k_rows.array, v_rows.array, heads.array, lse.array);
+}
+
 void append_to(const Layer& layer, SharedCache& shared, py::handle key, py::handle value, py::handle new_lengths,
                py::handle num_threads) {
   const char* const function = "MultiHeadAttention.append_to";
@@ -171,6 +219,9 @@ void bind_multi_head_attention(py::module_& m) {
            "(query, key, value, options, cache, new_lengths, need_weights, out, num_threads) -> out or (out, weights)")
       .def("forward_varlen", &forward_varlen,
            "(query, key, value, cu_seqlens_q, cu_seqlens_k, options, cache, sequences, out, num_threads) -> out")
+      .def("forward_and_record", &forward_and_record,
+           "(query, key, value, cu_seqlens_q or None, cu_seqlens_k, options, num_threads) -> (out, query, key, value, "
+           "heads, lse)")
       .def("append_to", &append_to, "(cache, key, value, new_lengths, num_threads) -> None")
       .def("weights", &copy_weights, "() -> copies, (projections, added)")
       .def_property_readonly("norms", &norms_of_heads)

@@ -80,6 +80,22 @@ py::object forward_rows(const char* function, const RowLayer& layer, Index featu
   return result.array;
 }
 
+// Returns (sum, out), out None without a norm. `sum` may be given, as x or residual itself.
+py::tuple add(py::handle x, py::handle residual, const Norm* norm, py::handle sum, py::handle num_threads) {
+  const char* const function = "add_and_normalize";
+  const Argument list[] = {{"x", x}, {"residual", residual}, {"sum", sum}, {"out", py::none()}};
+  const ArrayArguments arrays(function, list);
+  const TensorView rows = arrays.tensor(0, 1, kMaxRank), added = arrays.tensor(1, 1, kMaxRank);
+  const ThreadsArgument threads(function, num_threads);
+  const Index features = rows.extents[rows.rank - 1];
+  const NewArray total = output_or_new(arrays, 2, sum, 1, kMaxRank, rows, features);
+  const NewArray normed =
+      norm ? output_or_new(arrays, 3, py::none(), 1, kMaxRank, rows, features) : NewArray{py::none(), {}};
+  warn_if_forked();
+  without_gil([&] { add_and_normalize(rows, added, norm, total.view, normed.view, threads); });
+  return py::make_tuple(total.array, normed.array);
+}
+
 py::tuple norm_weights(const Norm& norm) {
   const NewArray weight = new_vector(norm.dtype(), norm.embed_dim(), true);
   const NewArray bias = new_vector(norm.dtype(), norm.embed_dim(), norm.has_bias());
@@ -351,6 +367,10 @@ void bind_transformer(py::module_& m) {
           },
           "(x, out, num_threads) -> out")
       .def("weights", &feed_forward_weights, "() -> copies, (up, down) or (up, down, gate)")
+      .def_property_readonly("up", &FeedForward::up)
+      .def_property_readonly("down", &FeedForward::down)
+      .def_property_readonly(
+          "gate", [](const FeedForward& layer) { return layer.has_gate() ? py::cast(layer.gate()) : py::none(); })
       .def_property_readonly("activation", [](const FeedForward& layer) { return name_of(layer.activation()); })
       .def_property_readonly("dtype", [](const FeedForward& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<Stack>(m, "TransformerStack")
@@ -360,6 +380,7 @@ void bind_transformer(py::module_& m) {
       .def("forward", &forward_stack,
            "(x, options, extras, out, num_threads) -> out or (out, weights): extras are entries cu_seqlens, memory, "
            "memory_caches, memory_options, layer_options, caches, new_lengths, sequences, need_weights");
+  m.def("add_and_normalize", &add, "(x, residual, norm or None, sum or None, num_threads) -> (sum, out or None)");
   m.def("sinusoidal_positions", &positions, "(length, embed_dim, first_position, dtype) -> positions");
 }
 

@@ -55,6 +55,7 @@ def attention_gradient(
     dlse: NDArray[Any] | None,
     options: ScoreOptions,
     wrt: tuple[str, ...],
+    gradients: tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None],
     num_threads: int | None,
     /,
 ) -> tuple[NDArray[Any] | None, ...]: ...
@@ -70,6 +71,7 @@ def attention_gradient_varlen(
     dlse: NDArray[Any] | None,
     options: ScoreOptions,
     wrt: tuple[str, ...],
+    gradients: tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None],
     num_threads: int | None,
     /,
 ) -> tuple[NDArray[Any] | None, ...]: ...
@@ -267,6 +269,17 @@ class MultiHeadAttention:
         num_threads: int | None,
         /,
     ) -> NDArray[Any]: ...
+    def forward_and_record(
+        self,
+        query: NDArray[Any],
+        key: NDArray[Any],
+        value: NDArray[Any],
+        cu_seqlens_q: NDArray[Any] | None,
+        cu_seqlens_k: NDArray[Any] | None,
+        options: ScoreOptions,
+        num_threads: int | None,
+        /,
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
     def append_to(
         self,
         cache: KVCache,
@@ -324,6 +337,12 @@ class FeedForward:
     def forward(self, x: NDArray[Any], out: NDArray[Any] | None, num_threads: int | None, /) -> NDArray[Any]: ...
     def weights(self) -> tuple[_LinearWeights, ...]: ...
     @property
+    def up(self) -> Linear: ...
+    @property
+    def down(self) -> Linear: ...
+    @property
+    def gate(self) -> Linear | None: ...
+    @property
     def activation(self) -> str: ...
     @property
     def dtype(self) -> np.dtype[Any]: ...
@@ -340,6 +359,14 @@ class TransformerStack:
         /,
     ) -> Any: ...
 
+def add_and_normalize(
+    x: NDArray[Any],
+    residual: NDArray[Any],
+    norm: Norm | None,
+    sum: NDArray[Any] | None,
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any], NDArray[Any] | None]: ...
 def sinusoidal_positions(length: int, embed_dim: int, first_position: int, dtype: DTypeLike, /) -> NDArray[Any]: ...
 def built_isas() -> tuple[str, ...]: ...
 def isa_supported(name: str, /) -> bool: ...

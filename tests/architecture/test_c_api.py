@@ -84,6 +84,7 @@ STRUCTS = {
     "BasicTensorView": "mha_tensor",
     "AttentionOptions": "mha_attention_options",
     "AttentionGradients": "mha_attention_gradients",
+    "AttentionRecord": "mha_attention_record",
     "AttentionStatistics": "mha_statistics",
     "EmbeddingTables": "mha_embedding_tables",
     "Executor": "mha_executor",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "mha/export.h"
 #include "mha/linear_weights.hpp"
@@ -20,6 +21,8 @@ class MHA_API Linear {
   /// @param weights of one dtype, with WeightFormat::int8 as BasicMultiHeadAttentionWeights has it
   /// @throws std::invalid_argument, DTypeError, AllocationError
   explicit Linear(const LinearWeights& weights, WeightFormat weight_format = WeightFormat::plain);
+  /// For the library itself.
+  explicit Linear(std::shared_ptr<const PackedLinear> packed) : packed_(std::move(packed)) {}
 
   /// @param x   [..., in_features], up to four axes
   /// @param out [..., out_features], otherwise of the shape of x, which it does not overlap

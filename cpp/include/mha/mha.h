@@ -338,6 +338,19 @@ MHA_API mha_status mha_layer_forward(const mha_layer* layer, const mha_tensor* q
 MHA_API mha_status mha_layer_forward_varlen(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
                                             const mha_tensor* value, const mha_ragged_batch* batch,
                                             const mha_tensor* out, const mha_attention_options* options) MHA_NOEXCEPT;
+/* AttentionRecord; multi_head_attention.hpp has the rules. */
+typedef struct mha_attention_record {
+  const mha_tensor* query;
+  const mha_tensor* key;
+  const mha_tensor* value;
+  const mha_tensor* heads;
+  const mha_tensor* lse;
+} mha_attention_record;
+/* Either, which also writes a record for the gradients. batch is null for a dense call; options may be null. */
+MHA_API mha_status mha_layer_forward_and_record(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
+                                                const mha_tensor* value, const mha_ragged_batch* batch,
+                                                const mha_attention_record* record, const mha_tensor* out,
+                                                const mha_attention_options* options) MHA_NOEXCEPT;
 /* Over a cache, to which the tokens of the call are appended; new_lengths may be null, too. */
 MHA_API mha_status mha_layer_forward_cached(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
                                             const mha_tensor* value, mha_cache* cache, const mha_tensor* out,
@@ -394,6 +407,9 @@ MHA_API void mha_norm_destroy(mha_norm* norm) MHA_NOEXCEPT; /* may be null */
 /* x: [..., E]; out: of the shape of x, which it may be, but must not overlap otherwise. */
 MHA_API mha_status mha_norm_forward(const mha_norm* norm, const mha_tensor* x, const mha_tensor* out,
                                     int num_threads) MHA_NOEXCEPT;
+/* sum = x + residual; out = norm(sum). Without a norm, null, out is null, too. norm.hpp has the rules. */
+MHA_API mha_status mha_add_and_normalize(const mha_tensor* x, const mha_tensor* residual, const mha_norm* norm,
+                                         const mha_tensor* sum, const mha_tensor* out, int num_threads) MHA_NOEXCEPT;
 MHA_API mha_norm_kind mha_norm_kind_of(const mha_norm* norm) MHA_NOEXCEPT;
 MHA_API ptrdiff_t mha_norm_embed_dim(const mha_norm* norm) MHA_NOEXCEPT;
 MHA_API double mha_norm_eps(const mha_norm* norm) MHA_NOEXCEPT;
@@ -435,6 +451,10 @@ MHA_API void mha_feed_forward_destroy(mha_feed_forward* feed_forward) MHA_NOEXCE
 /* x and out as for mha_norm_forward() */
 MHA_API mha_status mha_feed_forward_forward(const mha_feed_forward* feed_forward, const mha_tensor* x,
                                             const mha_tensor* out, int num_threads) MHA_NOEXCEPT;
+/* The linear maps, as handles that share the weights: destroy them. A layer without a gate has no third. */
+MHA_API mha_status mha_feed_forward_up(const mha_feed_forward* feed_forward, mha_linear** linear) MHA_NOEXCEPT;
+MHA_API mha_status mha_feed_forward_down(const mha_feed_forward* feed_forward, mha_linear** linear) MHA_NOEXCEPT;
+MHA_API mha_status mha_feed_forward_gate(const mha_feed_forward* feed_forward, mha_linear** linear) MHA_NOEXCEPT;
 MHA_API ptrdiff_t mha_feed_forward_embed_dim(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API ptrdiff_t mha_feed_forward_feedforward_dim(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;
 MHA_API mha_activation mha_feed_forward_activation(const mha_feed_forward* feed_forward) MHA_NOEXCEPT;

@@ -69,6 +69,15 @@ struct QueryKeySteps {
 
 struct PackedAttention;  // of the library itself
 
+/// Where a call writes what its gradients need: the rows that attention reads, after all steps, and its results.
+struct AttentionRecord {
+  MutableTensorView query;  // [B, H, Tq, D]; of a ragged batch B is 1 and T is N. Neighbouring features lie together
+  MutableTensorView key;    // [B, Hk, Tk, D]
+  MutableTensorView value;  // [B, Hk, Tk, Dv]
+  MutableTensorView heads;  // [B, Tq, H * Dv]: the heads, concatenated
+  MutableTensorView lse;    // [B, H, Tq], with the keys that the layer adds
+};
+
 /// Immutable after construction: forward() may run on several threads at once. The weights are copied into panels once,
 /// by the constructor; the caller's arrays may go away afterwards. Copies of a layer share them.
 class MHA_API MultiHeadAttention {
@@ -95,6 +104,14 @@ class MHA_API MultiHeadAttention {
   /// @param options with the masks of scaled_dot_product_attention_varlen()
   void forward_varlen(const TensorView& query, const TensorView& key, const TensorView& value, const RaggedBatch& batch,
                       const MutableTensorView& out, const AttentionOptions& options = {}) const;
+
+  /// Either of these, with the same bits, which also writes `record`. No view of the record may be empty, or overlap
+  /// another view of the call.
+  ///
+  /// @param batch null: forward()
+  void forward_and_record(const TensorView& query, const TensorView& key, const TensorView& value,
+                          const RaggedBatch* batch, const AttentionRecord& record, const MutableTensorView& out,
+                          const AttentionOptions& options = {}) const;
 
   /// The same with the keys and values in a cache: projects the call's keys and values, appends them to the cache, and
   /// attends to all of it. Lengths grow at the end. Use it for a step of a decoder, or for its prompt.

@@ -60,4 +60,14 @@ class MHA_API RMSNorm : public Norm {
   explicit RMSNorm(const TensorView& weight, double eps = 1e-6, bool unit_offset = false);
 };
 
+/// sum = x + residual, and out = norm(sum): one pass, with the bits of a layer of a transformer.
+///
+/// @param x        [..., E], up to four axes, dense, like all others
+/// @param residual the shape of x
+/// @param norm     null: only the sum
+/// @param sum      the shape of x; may be x or residual itself
+/// @param out      the shape of x, other memory; empty without a norm
+MHA_API void add_and_normalize(const TensorView& x, const TensorView& residual, const Norm* norm,
+                               const MutableTensorView& sum, const MutableTensorView& out, int num_threads = 0);
+
 }  // namespace mha

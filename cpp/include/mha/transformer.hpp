@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "mha/activation.hpp"
+#include "mha/linear.hpp"
 #include "mha/multi_head_attention.hpp"
 #include "mha/norm.hpp"
 
@@ -54,6 +55,11 @@ class MHA_API FeedForward {
   bool has_gate_bias() const;
   DType dtype() const;
   WeightFormat weight_format() const;
+
+  /// The linear maps, which share the weights. @throws std::invalid_argument for the gate of a layer that has none
+  Linear up() const;
+  Linear down() const;
+  Linear gate() const;
 
   using WeightOutputs = BasicFeedForwardWeights<MutableTensorView>;
   /// Copies the weights out again, as MultiHeadAttention does; empty views are passed over.

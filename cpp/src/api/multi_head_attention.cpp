@@ -78,6 +78,16 @@ void MultiHeadAttention::forward_varlen(const TensorView& query, const TensorVie
   run(*packed_, validate(*packed_, arguments));
 }
 
+void MultiHeadAttention::forward_and_record(const TensorView& query, const TensorView& key, const TensorView& value,
+                                            const RaggedBatch* batch, const AttentionRecord& record,
+                                            const MutableTensorView& out, const AttentionOptions& options) const {
+  const FloatingPointState state;
+  LayerArguments arguments{query, key, value, out, {}, options};
+  arguments.ragged = batch;
+  arguments.record = &record;
+  run(*packed_, validate(*packed_, arguments));
+}
+
 void MultiHeadAttention::forward(const TensorView& query, const TensorView& key, const TensorView& value,
                                  KVCache& cache, const MutableTensorView& out, const MutableTensorView& weights,
                                  const AttentionOptions& options, const std::int64_t* new_lengths) const {

@@ -1,5 +1,6 @@
 // The layers that take each row by itself: norms, Linear and FeedForward.
 #include <limits>
+#include <stdexcept>
 
 #include "checks/rules.hpp"
 #include "checks/transformer.hpp"
@@ -91,6 +92,19 @@ void Norm::copy_weights(const MutableTensorView& weight, const MutableTensorView
   if (bias && has_bias()) copy_elements({weights_->bias(), dtype(), {embed_dim()}}, bias);
 }
 
+void add_and_normalize(const TensorView& x, const TensorView& residual, const Norm* norm, const MutableTensorView& sum,
+                       const MutableTensorView& out, int num_threads) {
+  const FloatingPointState state;
+  validate_add_and_normalize(norm, x, residual, sum, out);
+  const SizedRowCall sized(x.dtype, x, sum, num_threads, kNormWork * double(x.extents[x.rank - 1]));
+  RowCall call(sized);
+  const Index columns = x.extents[x.rank - 1], row_bytes = columns * size_of(x.dtype);
+  const Rows added{static_cast<std::byte*>(const_cast<void*>(residual.data)), row_bytes, columns};
+  const Rows normed = out ? Rows{static_cast<std::byte*>(out.data), row_bytes, columns} : Rows();
+  call.steps.normalize(norm ? &norm->weights() : nullptr, call.x(), added, call.out(), normed);
+  call.run();
+}
+
 Linear::Linear(const LinearWeights& weights, WeightFormat weight_format) {
   const FloatingPointState state(Subnormals::kept);
   validate_linear(weights, weight_format);
@@ -145,6 +159,13 @@ bool FeedForward::has_gate() const { return packed_->gate.has_value(); }
 bool FeedForward::has_gate_bias() const { return packed_->gate && packed_->gate->has_bias(); }
 DType FeedForward::dtype() const { return packed_->up.dtype(); }
 WeightFormat FeedForward::weight_format() const { return packed_->up.format(); }
+
+Linear FeedForward::up() const { return Linear({packed_, &packed_->up}); }
+Linear FeedForward::down() const { return Linear({packed_, &packed_->down}); }
+Linear FeedForward::gate() const {
+  if (!has_gate()) throw std::invalid_argument("FeedForward.gate: the layer has no gate");
+  return Linear({packed_, &*packed_->gate});
+}
 
 void FeedForward::copy_weights(const WeightOutputs& outputs) const {
   const FloatingPointState state(Subnormals::kept);

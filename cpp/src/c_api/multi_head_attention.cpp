@@ -121,6 +121,20 @@ mha_status mha_layer_forward_varlen(const mha_layer* layer, const mha_tensor* qu
   });
 }
 
+mha_status mha_layer_forward_and_record(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
+                                        const mha_tensor* value, const mha_ragged_batch* batch,
+                                        const mha_attention_record* record, const mha_tensor* out,
+                                        const mha_attention_options* options) noexcept {
+  return guarded(__func__, [&] {
+    const mha_attention_record& r = given(record, "record");
+    const AttentionRecord views = {view(r.query, "query"), view(r.key, "key"), view(r.value, "value"),
+                                   view(r.heads, "heads"), view(r.lse, "lse")};
+    const RaggedBatch rows = batch ? batch_of(batch) : RaggedBatch{};
+    layer_of(layer).forward_and_record(view(query, "query"), view(key, "key"), view(value, "value"),
+                                       batch ? &rows : nullptr, views, view(out, "out"), options_of(options));
+  });
+}
+
 mha_status mha_layer_forward_cached(const mha_layer* layer, const mha_tensor* query, const mha_tensor* key,
                                     const mha_tensor* value, mha_cache* cache, const mha_tensor* out,
                                     const mha_tensor* weights, const mha_attention_options* options,

@@ -132,6 +132,14 @@ mha_status mha_norm_forward(const mha_norm* norm, const mha_tensor* x, const mha
   return guarded(__func__, [&] { norm_of(norm).forward(view(x, "x"), view(out, "out"), num_threads); });
 }
 
+mha_status mha_add_and_normalize(const mha_tensor* x, const mha_tensor* residual, const mha_norm* norm,
+                                 const mha_tensor* sum, const mha_tensor* out, int num_threads) noexcept {
+  return guarded(__func__, [&] {
+    add_and_normalize(view(x, "x"), view(residual, "residual"), norm ? &norm_of(norm) : nullptr, view(sum, "sum"),
+                      view(out, "out"), num_threads);
+  });
+}
+
 mha_norm_kind mha_norm_kind_of(const mha_norm* norm) noexcept {
   return static_cast<mha_norm_kind>(object(*norm).kind());
 }
@@ -189,6 +197,16 @@ void mha_feed_forward_destroy(mha_feed_forward* feed_forward) noexcept { destroy
 mha_status mha_feed_forward_forward(const mha_feed_forward* feed_forward, const mha_tensor* x, const mha_tensor* out,
                                     int num_threads) noexcept {
   return guarded(__func__, [&] { feed_forward_of(feed_forward).forward(view(x, "x"), view(out, "out"), num_threads); });
+}
+
+mha_status mha_feed_forward_up(const mha_feed_forward* feed_forward, mha_linear** linear) noexcept {
+  return guarded(__func__, [&] { create(linear, "linear", feed_forward_of(feed_forward).up()); });
+}
+mha_status mha_feed_forward_down(const mha_feed_forward* feed_forward, mha_linear** linear) noexcept {
+  return guarded(__func__, [&] { create(linear, "linear", feed_forward_of(feed_forward).down()); });
+}
+mha_status mha_feed_forward_gate(const mha_feed_forward* feed_forward, mha_linear** linear) noexcept {
+  return guarded(__func__, [&] { create(linear, "linear", feed_forward_of(feed_forward).gate()); });
 }
 
 ptrdiff_t mha_feed_forward_embed_dim(const mha_feed_forward* layer) noexcept { return object(*layer).embed_dim(); }

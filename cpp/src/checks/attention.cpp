@@ -396,6 +396,50 @@ void validate(GradientArguments& a) {
   add_leading_axes(g.attn_mask, 4);
 }
 
+namespace {
+
+/// The views of the record of a call, whose other arguments are validated.
+void check_record(const char* f, const MultiHeadAttentionConfig& config, const LayerArguments& a) {
+  const AttentionRecord& record = *a.record;
+  const Index batch = a.query.extents[0], queries = a.query.extents[1], keys = a.key_length;
+  const DType dtype = a.query.dtype;
+  const std::pair<const char*, MutableTensorView> views[] = {{"the record of query", record.query},
+                                                             {"the record of key", record.key},
+                                                             {"the record of value", record.value},
+                                                             {"the record of heads", record.heads},
+                                                             {"the record of lse", record.lse}};
+  const MutableTensorView shapes[] = {{nullptr, dtype, {batch, config.num_heads, queries, config.head_dim}},
+                                      {nullptr, dtype, {batch, config.num_kv_heads, keys, config.head_dim}},
+                                      {nullptr, dtype, {batch, config.num_kv_heads, keys, config.value_head_dim}},
+                                      {nullptr, dtype, {batch, queries, config.num_heads * config.value_head_dim}},
+                                      {nullptr, accumulator_of(dtype), {batch, config.num_heads, queries}}};
+  const Named others = {{"query", a.query},
+                        {"key", a.key},
+                        {"value", a.value},
+                        {"out", a.out},
+                        {a.names.attn_mask, a.options.attn_mask},
+                        {a.names.key_mask, a.options.key_mask},
+                        {a.names.block_mask, a.options.block_mask},
+                        {"alibi_slopes", a.options.alibi_slopes},
+                        {"position_bias", a.options.position_bias},
+                        {"sinks", a.options.sinks}};
+  for (int i = 0; i < 5; ++i) {
+    const auto& [name, view] = views[i];
+    const MutableTensorView& shape = shapes[i];
+    const bool is_dense = i > 2 || view.rank < 4 || view.extents[3] < 2 || view.strides[3] == 1;
+    bool fits = view.rank == shape.rank && view.dtype == shape.dtype && is_dense;
+    for (int axis = 0; fits && axis < shape.rank; ++axis) fits = view.extents[axis] == shape.extents[axis];
+    if (!fits)
+      fail(f, std::string(name) + " must have the shape, the dtype and the dense rows of the call",
+           {{name, view}, {"query", a.query}, {"key", a.key}});
+    check_output(f, name, view, others);
+    for (int before = 0; before < i; ++before)
+      check_output(f, name, view, {{views[before].first, views[before].second}});
+  }
+}
+
+}  // namespace
+
 LayerArguments validate(const PackedAttention& layer, LayerArguments a) {
   const MultiHeadAttentionConfig& config = layer.config;
   const DType dtype = layer.dtype();
@@ -473,6 +517,7 @@ LayerArguments validate(const PackedAttention& layer, LayerArguments a) {
     check_output(f, "weights", a.weights, {{"out", a.out}});
     if (a.cache) check_apart(f, *a.cache, {{"weights", a.weights}});
   }
+  if (a.record) check_record(f, config, a);
   if (layer.rotary())
     check_positions(f, *layer.rotary(), a);
   else

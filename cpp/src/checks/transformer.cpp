@@ -89,6 +89,32 @@ void validate_linear_rows(DType dtype, Index in_features, Index out_features, co
   check_output(f, "out", out, {{"x", x}});
 }
 
+void validate_add_and_normalize(const Norm* norm, const TensorView& x, const TensorView& residual,
+                                const MutableTensorView& sum, const MutableTensorView& out) {
+  constexpr char f[] = "add_and_normalize";
+  if (!x || !residual || !sum || bool(out) != (norm != nullptr))
+    throw std::invalid_argument(std::string(f) + ": x, residual and sum must be given, and out with a norm alone");
+  const Named views = {{"x", x}, {"residual", residual}, {"sum", sum}, {"out", out}};
+  check_dtypes(f, norm ? norm->dtype() : x.dtype, views);
+  check_rank(f, "x", x, 1, kMaxRank, views);
+  if (norm) check_features(f, "x", x, norm->embed_dim());
+  for (const auto& [name, view] : views) {
+    if (!view) continue;
+    check_tensor(f, name, view);
+    bool fits = view.rank == x.rank;
+    Index stride = 1;
+    for (int axis = x.rank - 1; fits && axis >= 0; --axis) {
+      fits = view.extents[axis] == x.extents[axis] && (view.extents[axis] == 1 || view.strides[axis] == stride);
+      stride *= view.extents[axis];
+    }
+    if (!fits) fail(f, std::string(name) + " must have the shape of x, and dense rows", views);
+  }
+  const bool is_x = sum.data == x.data, is_residual = sum.data == residual.data;
+  if (!is_x) check_output(f, "sum", sum, {{"x", x}});
+  if (!is_residual) check_output(f, "sum", sum, {{"residual", residual}});
+  if (out) check_output(f, "out", out, {{"x", x}, {"residual", residual}, {"sum", sum}});
+}
+
 StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& layer, const StackSizes* before) {
   const MultiHeadAttentionConfig &self = layer.self_attention->config,
                                  *cross = layer.cross_attention ? &layer.cross_attention->config : nullptr;

@@ -13,6 +13,10 @@ void validate_rows(const char* function, DType dtype, Index features, const Tens
 void validate_linear_rows(DType dtype, Index in_features, Index out_features, const TensorView& x,
                           const MutableTensorView& out);
 
+/// A call of add_and_normalize.
+void validate_add_and_normalize(const Norm* norm, const TensorView& x, const TensorView& residual,
+                                const MutableTensorView& sum, const MutableTensorView& out);
+
 /// The sizes that all layers of a stack share.
 struct StackSizes {
   DType dtype;

@@ -36,7 +36,7 @@ AddedShard::AddedShard(const AddedKeys& keys, const LayerArguments& call, const 
   };
   // Accumulators come first: they are not narrower than the elements.
   lse_ = lse_at(memory);
-  total_lse_ = lse_at(memory + rows * heads * size_of(lse_.dtype));
+  total_lse_ = call.record ? call.record->lse : lse_at(memory + rows * heads * size_of(lse_.dtype));
   shard_out_.data = memory + 2 * rows * heads * size_of(lse_.dtype);
 
   AttentionOptions options;  // masks, positions and lengths are about the keys of the call

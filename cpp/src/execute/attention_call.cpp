@@ -112,10 +112,11 @@ SizedAttentionCall::SizedAttentionCall(const PackedAttention& layer, const Layer
   const MultiHeadAttentionConfig& sizes = layer.config;
   const Index batch = a.query.extents[0], query_length = a.query.extents[1];
   const double rows = double(batch) * double(query_length);
-  query_at_ = layout.take(query_rows(layer, a).bytes());
-  key_at_ = layout.take(key_rows(layer, a).bytes());
-  value_at_ = layout.take(value_rows(layer, a).bytes());
-  heads_at_ = layout.take(rows * double(layer.out.in_features()) * size_of(dtype()));
+  const double scratch = a.record ? 0 : 1;  // a record lies elsewhere
+  query_at_ = layout.take(scratch * query_rows(layer, a).bytes());
+  key_at_ = layout.take(scratch * key_rows(layer, a).bytes());
+  value_at_ = layout.take(scratch * value_rows(layer, a).bytes());
+  heads_at_ = layout.take(scratch * rows * double(layer.out.in_features()) * size_of(dtype()));
   lengths_at_ = layout.take(a.cache ? 2 * double(sequences()) * sizeof(std::int64_t) : 0);
   const Index group_rows = saturated_product(sizes.num_heads / sizes.num_kv_heads, query_length);
   const Index shared_rows = a.ragged ? std::min(group_rows, most_shared_rows(attention_kernels())) : group_rows;
@@ -167,23 +168,27 @@ CacheLengths SizedAttentionCall::lengths_in_cache(std::byte* memory) const {
 AttentionCall::AttentionCall(const SizedAttentionCall& sized, const CallMemory& memory, const TensorView& query,
                              const TensorView& key, const TensorView& value)
     : sized_(sized),
-      heads_(memory.data() + sized.heads_at_, sized.dtype(),
-             {sized.arguments_.query.extents[0], sized.arguments_.query.extents[1], sized.layer_.out.in_features()}),
+      heads_(sized.arguments_.record
+                 ? sized.arguments_.record->heads
+                 : MutableTensorView(memory.data() + sized.heads_at_, sized.dtype(),
+                                     {sized.arguments_.query.extents[0], sized.arguments_.query.extents[1],
+                                      sized.layer_.out.in_features()})),
       project_in_(memory.workers()) {
   const PackedAttention& layer = sized.layer_;
   const LayerArguments& a = sized.arguments_;
   const KernelTable& table = sized.table_;
   const Index key_length = a.key_length, value_columns = layer.config.value_head_dim;
   std::byte* const data = memory.data();
-  const MutableTensorView q = query_rows(layer, a).at(data + sized.query_at_);
-  const MutableTensorView k_new = key_rows(layer, a).at(data + sized.key_at_),
-                          v_new = value_rows(layer, a).at(data + sized.value_at_);
+  const AttentionRecord* const record = a.record;
+  const MutableTensorView q = record ? record->query : query_rows(layer, a).at(data + sized.query_at_),
+                          k_new = record ? record->key : key_rows(layer, a).at(data + sized.key_at_),
+                          v_new = record ? record->value : value_rows(layer, a).at(data + sized.value_at_);
   const CacheMemory* const cached = a.cache ? &a.cache->storage().memory() : nullptr;
   const TensorView k = cached ? first_tokens(cached->keys, key_length) : k_new;
   const TensorView v = cached ? first_tokens(cached->values, key_length) : v_new;
-  const MutableTensorView z(data + sized.heads_at_, sized.dtype(),
-                            {q.extents[0], layer.config.num_heads, q.extents[2], value_columns},
-                            {heads_.strides[0], value_columns, heads_.strides[1], 1});
+  const MutableTensorView z(
+      heads_.data, sized.dtype(), {q.extents[0], layer.config.num_heads, q.extents[2], value_columns},
+      {heads_.strides[0], value_columns * heads_.strides[2], heads_.strides[1], heads_.strides[2]});
 
   project_in_.add(projection(layer.query, sized.kernels(), query, q));
   if (are_projected_into_place(a, layer.key_steps()))
@@ -205,7 +210,7 @@ AttentionCall::AttentionCall(const SizedAttentionCall& sized, const CallMemory& 
     head_rows_.emplace(table, memory.workers());
     add_head_rows(q, k_new, v_new, options);
   }
-  MutableTensorView lse;
+  MutableTensorView lse = record ? record->lse : MutableTensorView();
   if (layer.added.count() > 0) {
     shard_.emplace(layer.added, a, q, z, data + sized.added_at_, memory.workers(), table);
     options.sinks = shard_->lse();

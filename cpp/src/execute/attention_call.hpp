@@ -84,7 +84,7 @@ class AttentionCall {
                      const AttentionOptions& options);
 
   const SizedAttentionCall& sized_;
-  const TensorView heads_;
+  const MutableTensorView heads_;
   ProjectionRun project_in_;
   std::optional<HeadRowsRun> head_rows_;
   std::optional<AddedShard> shard_;

@@ -5,6 +5,7 @@
 #include "mha/attention_gradient.hpp"
 #include "mha/attention_statistics.hpp"
 #include "mha/kv_cache.hpp"
+#include "mha/multi_head_attention.hpp"
 #include "mha/varlen.hpp"
 #include "views/cache_memory.hpp"
 
@@ -65,6 +66,7 @@ struct LayerArguments {
   bool appends_only = false;                  // there is no query, and no result
   const char* part_of = nullptr;  // the function that this call is a part of, which has checked `out`; or null
   ArgumentNames names = {};
+  const AttentionRecord* record = nullptr;  // null: the call keeps nothing
 };
 
 }  // namespace mha

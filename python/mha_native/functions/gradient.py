@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 _ARRAYS = ("query", "key", "value")
+_NEW_ARRAYS = (None, None, None)  # of the gradients by them
 
 
 class AttentionGradients(NamedTuple):
@@ -140,6 +141,7 @@ def attention_gradient(
         None if dlse is None else to_numpy(name, "dlse", dlse),
         given,
         wrt,
+        _NEW_ARRAYS,
         num_threads,
     )
     return _like(query, found, (q, k, v))
@@ -206,6 +208,7 @@ def attention_gradient_varlen(
         None if dlse is None else to_numpy(name, "dlse", dlse),
         given,
         wrt,
+        _NEW_ARRAYS,
         num_threads,
     )
     return _like(query, found, (q, k, v))
