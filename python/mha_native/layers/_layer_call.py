@@ -36,12 +36,27 @@ _LAYER_OPTIONS = LayerOptions.__optional_keys__ - ATTENTION_OPTIONS
 _DECODER_OPTIONS = DecoderOptions.__optional_keys__ - ATTENTION_OPTIONS
 
 # Options of the attention to the memory, each with its name as an option of attention.
-_MEMORY_OPTIONS = {
+MEMORY_OPTIONS = {
     "memory_attn_mask": "attn_mask",
     "memory_key_mask": "key_mask",
     "memory_lengths": "key_lengths",
     "memory_scale": "scale",
 }
+
+
+def take_extras(module: Any, options: Any) -> dict[str, Any]:
+    """Move the arguments that are no options of self-attention from `options` to a new dict, as the core takes them."""
+    extras: dict[str, Any] = {}
+    if options:
+        name = type(module).__name__
+        for argument in (_DECODER_OPTIONS if module._reads_memory else _LAYER_OPTIONS).intersection(options):
+            if (value := options.pop(argument)) is not None:
+                array = to_numpy(name, argument, value)
+                if option := MEMORY_OPTIONS.get(argument):
+                    extras.setdefault("memory_options", {})[option] = array
+                else:
+                    extras[argument] = array
+    return extras
 
 
 def run(
@@ -60,15 +75,7 @@ def run(
     `options` are the other keyword arguments of a call. The dict is changed: it keeps the options of self-attention.
     """
     name = type(module).__name__
-    extras: dict[str, Any] = {}  # the other arguments of the core, where a call has them
-    if options:
-        for argument in (_DECODER_OPTIONS if module._reads_memory else _LAYER_OPTIONS).intersection(options):
-            if (value := options.pop(argument)) is not None:
-                array = to_numpy(name, argument, value)
-                if option := _MEMORY_OPTIONS.get(argument):
-                    extras.setdefault("memory_options", {})[option] = array
-                else:
-                    extras[argument] = array
+    extras = take_extras(module, options)
     if module._is_causal:
         options.setdefault("is_causal", True)
     if memory is not None:

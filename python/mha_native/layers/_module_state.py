@@ -17,6 +17,7 @@ from ..functions.instances import bare
 from ..functions.messages import in_the_name_of, listed, name_of_type, names_sizes, shown
 from ._constructor_arguments import WeightDType, checked_weight_dtype
 from ._snapshots import change, no_change
+from ._tape import Backward, Recording, recorded
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -137,6 +138,22 @@ class ModuleState:
     def _configuration(self) -> dict[str, Any]:
         """Return the arguments of the constructor, without dtypes and seed."""
         raise NotImplementedError
+
+    def _record(
+        self, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
+    ) -> tuple[NDArray[Any], Backward]:
+        """Return the result of a call, and its backward pass. `arrays` are the inputs, `options` other arguments."""
+        raise NotImplementedError
+
+    def _start(
+        self, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
+    ) -> tuple[NDArray[Any], Backward]:
+        """Record a call of the whole module."""
+        return recorded(self, arrays, options, recording)
+
+    def _weight_names(self) -> tuple[str, ...]:
+        """Return the names of the state dict of a plain module, without its arrays."""
+        return tuple(prefix + name for prefix, leaf in self._leaves().items() for name in leaf._state_shapes(()))
 
     def _children(self) -> dict[str, ModuleState]:
         """Return the parts, by the prefix of their names in the state dict."""

@@ -14,6 +14,7 @@ from ..functions.arrays import Tensor, like, to_numpy
 from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
 from ._constructor_arguments import Seed, check_room, checked_generator, initial_weights
 from ._module_state import Leaf, LinearWeights, linear_state, linear_weights
+from ._tape import Tape, record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,6 +55,32 @@ class RowLayer(Leaf):
             num_threads,
         )
         return array if type(x) is ndarray else like(x, array) if out is None else out
+
+
+    def forward_and_record(
+        self,
+        x: Tensor,
+        *,
+        recompute: str = "none",
+        wrt: Collection[str] | None = None,
+        num_threads: int | None = None,
+    ) -> tuple[Tensor, Tape]:
+        """Apply the layer to each row of `x`, and record what its gradients need.
+
+        Parameters
+        ----------
+        x, num_threads
+            As for the call.
+        recompute, wrt : optional
+            As for `EncoderLayer.forward_and_record`. The only input is "x".
+
+        Returns
+        -------
+        out : [..., output features]
+            With the bits of the call.
+        tape : Tape
+        """
+        return record(self, {"x": x}, {}, recompute, wrt, num_threads)
 
 
 class LayerOfMaps(RowLayer):

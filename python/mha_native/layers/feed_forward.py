@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
+from ..functions.activation import activation as apply
+from ..functions.activation import activation_gradient
 from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype
 from ..functions.instances import bare
@@ -13,6 +15,7 @@ from ..functions.messages import in_the_name_of, names_sizes
 from ._constructor_arguments import Biases, Seed, WeightDType, checked_biases, checked_size, checked_weight_dtype
 from ._given_weights import given_weights
 from ._row_layers import LayerOfMaps, LinearMap, initial_state
+from ._tape import Backward, Recording, added, no_gradients, through_map
 from ._torch_modules import activation_name, checked_module
 
 if TYPE_CHECKING:
@@ -197,6 +200,47 @@ class FeedForward(LayerOfMaps):
         """Whether all products have biases, or the names of the products that have one."""
         biases: bool | tuple[str, ...] = self._sizes.bias
         return biases
+
+    def _record(
+        self, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
+    ) -> tuple[NDArray[Any], Backward]:
+        core, threads, activation = self._core, recording.num_threads, self.activation
+        if not recording.is_needed:
+            return core.forward(*arrays, None, threads), no_gradients
+
+        def hidden(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+            """Return the argument of the activation, and its factor if there is a gate."""
+            up = core.up.forward(x, None, threads)
+            return (core.gate.forward(x, None, threads), up) if self.gated else (up, None)
+
+        def activated(of: tuple[NDArray[Any], NDArray[Any] | None]) -> NDArray[Any]:
+            out: NDArray[Any] = apply(of[0], activation=activation, up=of[1], num_threads=threads)
+            return out
+
+        def backward(arrays: tuple[Any, ...], dout: NDArray[Any], weights: dict[str, Any]) -> dict[str, Any]:
+            (x,), needs_x, state = arrays, "x" in recording.inputs, self.state_dict()
+            of = kept.pop() if kept else hidden(x)
+            through = needs_x or any(not name.startswith("linear2.") for name in recording.weights)
+            second = activated(of) if "linear2.weight" in recording.weights else None
+            dhidden = through_map(recording, "linear2.", second, state["linear2.weight"], dout, weights, through)
+            if dhidden is None:
+                return {}
+            del second
+            found = activation_gradient(of[0], dhidden, activation=activation, up=of[1], num_threads=threads)
+            del of, dhidden
+            products = {"gate.": found.x, "linear1.": found.up} if self.gated else {"linear1.": found.x}
+            dx = None
+            for name, dproduct in products.items():
+                own = through_map(recording, name, x, state[f"{name}weight"], dproduct, weights, needs_x)
+                dx = added(dx, own, threads) if needs_x else None
+            return {"x": dx} if needs_x else {}
+
+        # Rows of 16 bits are activated before they are rounded, so that the whole layer is called.
+        kept = []
+        if self.dtype.itemsize > 2:
+            kept.append(hidden(*arrays))
+            return core.down.forward(activated(kept[0]), None, threads), backward
+        return core.forward(*arrays, None, threads), backward
 
     @classmethod
     def _from_torch(cls, function: str, module: Any) -> Self:

@@ -12,6 +12,7 @@ from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype
 from ..functions.instances import bare
 from ..functions.messages import names_sizes
+from ..functions.norm_gradient import NormGradients, layer_norm_gradient
 from ._constructor_arguments import check_room, checked_size, initial_weights
 from .norm import Norm
 
@@ -117,6 +118,11 @@ class LayerNorm(Norm):
 
     def _configuration(self) -> dict[str, Any]:
         return {"embed_dim": self.embed_dim, "eps": self.eps, "bias": self.bias}
+
+    def _gradients(
+        self, x: NDArray[Any], weight: NDArray[Any], dout: NDArray[Any], wrt: tuple[str, ...], num_threads: int | None
+    ) -> NormGradients:
+        return layer_norm_gradient(x, weight, dout, eps=self.eps, wrt=wrt, num_threads=num_threads)
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.Norm:
         return _core.LayerNorm(arrays["weight"], arrays.get("bias"), self._eps)

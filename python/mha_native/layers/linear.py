@@ -14,6 +14,7 @@ from ._constructor_arguments import Seed, WeightDType, checked_size, checked_wei
 from ._given_weights import given_weights
 from ._module_state import LinearWeights
 from ._row_layers import LayerOfMaps, LinearMap, initial_state
+from ._tape import Backward, Recording, through_map
 from ._torch_modules import checked_module
 
 if TYPE_CHECKING:
@@ -177,6 +178,16 @@ class Linear(LayerOfMaps):
     def bias(self) -> bool:
         """Whether there is a bias."""
         return bool(self._sizes.bias)
+
+    def _record(
+        self, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
+    ) -> tuple[NDArray[Any], Backward]:
+        def backward(arrays: tuple[Any, ...], dout: NDArray[Any], weights: dict[str, Any]) -> dict[str, Any]:
+            needs_x = "x" in recording.inputs
+            dx = through_map(recording, "", arrays[0], self._core.weights()[0], dout, weights, needs_x)
+            return {"x": dx} if needs_x else {}
+
+        return self._core.forward(*arrays, None, recording.num_threads), backward
 
     def _core_weights(self) -> tuple[LinearWeights, ...]:
         return (self._core.weights(),)

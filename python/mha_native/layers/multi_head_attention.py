@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from numpy import ndarray
@@ -11,17 +12,20 @@ from ..functions.arrays import Tensor, like, to_numpy, widened
 from ..functions.dtypes import checked_dtype
 from ..functions.kv_cache import KVCache
 from ..functions.messages import in_the_name_of, name_of_type
-from ..functions.options import AttentionOptions
+from ..functions.options import ATTENTION_OPTIONS, AttentionOptions, core_options
 from ..functions.paged_kv_cache import PagedKVCache
 from ..functions.token_cache import TokenCache
+from ._attention_tape import record_attention
 from ._constructor_arguments import Biases, Seed, WeightDType, checked_weight_dtype
 from ._head_steps import checked_steps
 from ._layer_state import LayerState
 from ._layer_weights import checked_parts, initial_state, resolve_sizes
+from ._tape import Backward, Recording, Tape, record
 from .rotary_embedding import RotaryEmbedding
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
+    from numpy.typing import DTypeLike, NDArray
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 
 class MultiHeadAttention(LayerState):
@@ -356,6 +360,59 @@ class MultiHeadAttention(LayerState):
         if average_attn_weights:
             weights = _core.convert(widened(weights).mean(axis=-3), weights.dtype)
         return array, weights if type(query) is ndarray else like(query, weights)
+
+    def forward_and_record(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        cu_seqlens_q: Tensor | None = None,
+        cu_seqlens_k: Tensor | None = None,
+        recompute: str = "none",
+        wrt: Collection[str] | None = None,
+        num_threads: int | None = None,
+        **options: Unpack[AttentionOptions],
+    ) -> tuple[Tensor, Tape]:
+        """Attend from `query` to `key`, and record what the gradients need.
+
+        Parameters
+        ----------
+        query, key, value, cu_seqlens_q, cu_seqlens_k, num_threads, **options
+            As for the call, without a cache.
+        recompute, wrt : optional
+            As for `EncoderLayer.forward_and_record`. Inputs are "query", "key", "value", as they are given, and options
+            with gradients: "attn_mask" (if it is added to scores), "alibi_slopes", "position_bias" and "sinks".
+
+        Returns
+        -------
+        out : [B, Tq, out_dim]
+            With the bits of the call.
+        tape : Tape
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> layer = mha.MultiHeadAttention(64, 4, seed=0)
+        >>> x = np.random.default_rng(1).standard_normal((2, 10, 64), dtype=np.float32)
+        >>> y, tape = layer.forward_and_record(x, is_causal=True, wrt=("in_proj_weight", "query"))
+        >>> gradients = tape.backward(np.ones_like(y))
+        >>> gradients.weights["in_proj_weight"].shape, gradients.inputs["query"].shape
+        ((192, 64), (2, 10, 64))
+        """
+        function = "MultiHeadAttention.forward_and_record"
+        given: dict[str, Any] = {**core_options(function, options, ATTENTION_OPTIONS)}
+        offsets = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+        if cu_seqlens_q is None and cu_seqlens_k is not None:
+            raise ValueError(f"{function}: cu_seqlens_q must be given if cu_seqlens_k is")
+        inputs = {"query": query, "key": key, "value": value}
+        return record(self, inputs, given | offsets, recompute, wrt, num_threads)
+
+    def _record(
+        self, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
+    ) -> tuple[NDArray[Any], Backward]:
+        return record_attention(self, arrays, options, recording)
 
     def new_cache(
         self,

@@ -12,10 +12,12 @@ from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
 from ..functions.instances import bare
 from ..functions.messages import in_the_name_of
+from ..functions.norm_gradient import NormGradients
 from ._constructor_arguments import initial_weights
 from ._given_weights import given_weights
 from ._module_state import Leaf
 from ._row_layers import RowLayer
+from ._tape import Backward, Recording
 from ._torch_modules import checked_module
 
 if TYPE_CHECKING:
@@ -32,6 +34,30 @@ class Norm(RowLayer):
         """Return copies of ``weight`` [E] and, if there is one, ``bias`` [E]: the names of torch's module."""
         weight, bias = self._core.weights()
         return {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+
+    def _record(
+        self, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
+    ) -> tuple[NDArray[Any], Backward]:
+        def backward(arrays: tuple[Any, ...], dout: NDArray[Any], weights: dict[str, Any]) -> dict[str, Any]:
+            return self._through(recording, arrays[0], dout, weights)
+
+        return self._core.forward(*arrays, None, recording.num_threads), backward
+
+    def _through(
+        self, recording: Recording, x: NDArray[Any], dout: NDArray[Any], weights: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Take a gradient back through the norm of `x`."""
+        wrt = recording.wanted(weight="weight", bias="bias") + ("x",) * ("x" in recording.inputs)
+        if not wrt:
+            return {}
+        found = self._gradients(x, self._core.weights()[0], dout, wrt, recording.num_threads)
+        recording.store(weights, {"weight": found.weight, "bias": found.bias})
+        return {} if found.x is None else {"x": found.x}
+
+    def _gradients(
+        self, x: NDArray[Any], weight: NDArray[Any], dout: NDArray[Any], wrt: tuple[str, ...], num_threads: int | None
+    ) -> NormGradients:
+        raise NotImplementedError
 
     @classmethod
     def _from_torch(cls, function: str, module: Any, dtype: np.dtype[Any]) -> Self:

@@ -12,6 +12,7 @@ from ..functions.arrays import Tensor
 from ..functions.dtypes import checked_dtype
 from ..functions.instances import bare
 from ..functions.messages import names_sizes
+from ..functions.norm_gradient import NormGradients, rms_norm_gradient
 from ._constructor_arguments import check_room, checked_size, initial_weights
 from .norm import Norm
 
@@ -135,6 +136,13 @@ class RMSNorm(Norm):
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self._unit_offset = saved["unit_offset"]
         super().__setstate__(saved)
+
+    def _gradients(
+        self, x: NDArray[Any], weight: NDArray[Any], dout: NDArray[Any], wrt: tuple[str, ...], num_threads: int | None
+    ) -> NormGradients:
+        return rms_norm_gradient(
+            x, weight, dout, eps=self.eps, unit_offset=self._unit_offset, wrt=wrt, num_threads=num_threads
+        )
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.Norm:
         return _core.RMSNorm(arrays["weight"], self._eps, self._unit_offset)

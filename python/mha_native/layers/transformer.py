@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import _core
 from ..functions.arrays import Tensor
 from ..functions.instances import bare
 from ..functions.messages import in_the_name_of, name_of_type, rename_arguments
-from ..functions.options import ModelOptions
+from ..functions.options import ATTENTION_OPTIONS, ModelOptions, core_options
 from ..functions.token_cache import TokenCache
 from ._constructor_arguments import DecoderArguments, Seed, WeightDType, checked_generator, checked_size
-from ._layer_call import LayerOptions, run
-from ._layer_options import checked_layer_options
+from ._layer_call import MEMORY_OPTIONS, DecoderOptions, LayerOptions, run
+from ._layer_options import checked_layer_options, merged_options
+from ._layer_tape import record_layer
 from ._module_state import ModuleState
 from ._norms_of_layers import NORMS, OUTPUT_NORMS, arguments_of_norms, cores_of_norms, new_norm
 from ._snapshots import composed
+from ._tape import Backward, Recording, Tape, add_gradients, no_gradients, record, recorded
 from ._torch_modules import checked_module
 from .feed_forward import FeedForward
 from .layer_norm import LayerNorm
@@ -25,11 +27,85 @@ from .norm import Norm
 from .rotary_embedding import RotaryEmbedding
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
+    from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
 
 
-class TransformerLayer(ModuleState):
+class Recorded(ModuleState):
+    """A layer or a stack whose calls can be recorded."""
+
+    _reads_memory: ClassVar[bool]
+
+    def forward_and_record(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        recompute: str = "none",
+        wrt: Collection[str] | None = None,
+        num_threads: int | None = None,
+        **options: Unpack[DecoderOptions],
+    ) -> tuple[Tensor, Tape]:
+        """Call the layer or the stack, and record what the gradients need.
+
+        Parameters
+        ----------
+        x : [B, T, E], [T, E], or [N, E] with `cu_seqlens`
+            As for the call. Do not change it before `Tape.backward`.
+        memory : [B, S, Em] or [S, Em], optional
+            As for the call of a decoder.
+        recompute : {"none", "attention", "layer"}, default "none"
+            What the backward pass computes again instead of keeping it. "none": cheap steps only, such as norms.
+            "attention": also queries, keys, values and heads, in every attention. "layer": the whole forward pass of
+            each layer, of which only the input is kept. Gradients have the same bits.
+        wrt : collection of str, optional
+            The wanted gradients; others take no time, and nothing is kept for them. Names of `state_dict`; parts of
+            such names up to a dot, for all weights that begin with them, such as "layers.0" or "layers.1.self_attn";
+            inputs, "x" and "memory"; options of self-attention that have gradients, as for
+            `MultiHeadAttention.forward_and_record`. Default: all weights and inputs.
+        num_threads : int, optional
+            Threads for the call and its backward pass; default: `mha_native.num_threads`.
+        **options
+            As for the call, without caches.
+
+        Returns
+        -------
+        out : [B, T, E]
+            With the bits of the call.
+        tape : Tape
+            Its `backward` returns the gradients.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule. Weights must be stored in the dtype of the layer, and there is no cache.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> layer = mha.EncoderLayer(64, 4, 256, seed=0)
+        >>> x = np.random.default_rng(1).standard_normal((2, 10, 64), dtype=np.float32)
+        >>> y, tape = layer.forward_and_record(x, wrt=("linear2", "norm2"))
+        >>> gradients = tape.backward(y)  # of sum(y ** 2) / 2
+        >>> list(gradients.weights)
+        ['linear2.weight', 'linear2.bias', 'norm2.weight', 'norm2.bias']
+        """
+        function = f"{type(self).__name__}.forward_and_record"
+        given: Any = options
+        extras = ATTENTION_OPTIONS | (MEMORY_OPTIONS.keys() | {"cu_seqlens"} if self._reads_memory else {"cu_seqlens"})
+        core_options(function, given, extras)  # it refuses unknown names
+        inputs = {"x": x, "memory": memory}
+        if memory is not None and not self._reads_memory:
+            raise TypeError(f"{function}: memory is for a decoder; got {name_of_type(memory)}")
+        if memory is None and self._reads_memory:
+            raise TypeError(f"{function}: memory must be given")
+        if memory is not None and options.get("cu_seqlens") is not None:
+            raise ValueError(f"{function}: cu_seqlens cannot be combined with memory")
+        return record(self, inputs, given, recompute, wrt, num_threads)
+
+
+class TransformerLayer(Recorded):
     """Self-attention, attention to a memory if there is one, and a feed-forward, with their norms."""
 
     cross_attn: MultiHeadAttention | None = None
@@ -202,6 +278,14 @@ class TransformerLayer(ModuleState):
         for place, norm in norms.items():
             setattr(self, place, norm)
 
+    def _record(
+        self, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
+    ) -> tuple[NDArray[Any], Backward]:
+        if recording.is_needed:
+            return record_layer(self, arrays, options, recording)
+        x, memory = arrays
+        return run(self, x, memory, None, None, False, None, recording.num_threads, dict(options))[0], no_gradients
+
     def _children(self) -> dict[str, ModuleState]:
         # The names of torch.
         parts = {"self_attn.": self.self_attn, "multihead_attn.": self.cross_attn, "": self.feed_forward}
@@ -228,7 +312,7 @@ class TransformerLayer(ModuleState):
         return self.self_attn._core, cross_attn, self.feed_forward._core, norms, output_norms, self.norm_first
 
 
-class TransformerStack(ModuleState):
+class TransformerStack(Recorded):
     """Layers one after another, and a final norm if there is one."""
 
     layers: tuple[Any, ...]  # of the class _layer_type
@@ -408,6 +492,52 @@ class TransformerStack(ModuleState):
         norm = None if module.norm is None else LayerNorm._from_torch(function, module.norm, layers[0].dtype)
         with in_the_name_of(function):
             return cls.from_layers(layers, norm)
+
+    def _start(
+        self, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
+    ) -> tuple[NDArray[Any], Backward]:
+        return self._record(arrays, options, recording)  # each of the layers is recorded as `recompute` says
+
+    def _record(
+        self, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
+    ) -> tuple[NDArray[Any], Backward]:
+        x, memory = arrays
+        scores: dict[str, Any] = dict(options)
+        extras = {name: scores.pop(name) for name in options if name not in ATTENTION_OPTIONS}
+        if self._is_causal:
+            scores.setdefault("is_causal", True)
+        of_layers = [scores] * len(self.layers)
+        if self.layer_options is not None:
+            of_layers = merged_options(type(self).__name__, scores, self.layer_options, self.dtype)
+        is_reached, others = "x" in recording.inputs, recording.inputs - {"x"}
+        kept: list[tuple[Any, Backward]] = []  # of each layer through which gradients go: its input
+        for i, (layer, of_layer) in enumerate(zip(self.layers, of_layers, strict=True)):
+            part = recording.part(f"layers.{i}.", layer, *others, *["x"] * is_reached)
+            given = x
+            x, backward_of_layer = recorded(layer, (x, memory), of_layer | extras, part)
+            if part.is_needed:
+                kept.append((given if kept or i else None, backward_of_layer))
+                is_reached = True
+        norm = recording.part("norm.", self.norm, *["x"] * is_reached)
+        last = x if norm.is_needed and self.norm is not None else None
+        if self.norm is not None:
+            x = self.norm._core.forward(x, None, recording.num_threads)
+
+        def backward(arrays: tuple[Any, ...], dout: NDArray[Any], weights: dict[str, Any]) -> dict[str, Any]:
+            nonlocal last
+            first, memory = arrays
+            if self.norm is not None and last is not None:
+                dout = self.norm._through(norm, last, dout, weights).get("x", dout)
+                last = None
+            inputs: dict[str, Any] = {}
+            while kept:
+                given, of_layer = kept.pop()
+                found = of_layer((first if given is None else given, memory), dout, weights)
+                dout = found.pop("x", dout)
+                add_gradients(inputs, found, recording.num_threads)
+            return inputs | ({"x": dout} if "x" in recording.inputs else {})
+
+        return x, backward
 
     def _children(self) -> dict[str, ModuleState]:
         layers: dict[str, ModuleState] = {f"layers.{i}.": layer for i, layer in enumerate(self.layers)}
