@@ -9,6 +9,7 @@ from ._core import __version__
 from .functions.attention import attention_weights, scaled_dot_product_attention
 from .functions.gradient import AttentionGradients, attention_gradient, attention_gradient_varlen
 from .functions.kv_cache import KVCache
+from .functions.linear import LinearGradients, linear, linear_gradient
 from .functions.merging import merge_attention
 from .functions.paged_kv_cache import PagedKVCache
 from .functions.positions import sinusoidal_positions
@@ -52,6 +53,7 @@ __all__ = [
     "KVCache",
     "LayerNorm",
     "Linear",
+    "LinearGradients",
     "MultiHeadAttention",
     "PagedKVCache",
     "RMSNorm",
@@ -67,6 +69,8 @@ __all__ = [
     "generate",
     "interop",
     "last_used_isa",
+    "linear",
+    "linear_gradient",
     "merge_attention",
     "models",
     "num_threads",

@@ -14,7 +14,7 @@ from .attention import (
     visible_keys,
 )
 from .norms import layer_norm, rms_norm
-from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, linear
+from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, linear, linear_gradient
 
 __all__ = [
     "activate",
@@ -28,6 +28,7 @@ __all__ = [
     "feed_forward",
     "layer_norm",
     "linear",
+    "linear_gradient",
     "multi_head_attention",
     "rms_norm",
     "rotate",
