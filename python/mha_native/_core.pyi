@@ -83,6 +83,31 @@ def attention_statistics(
 def from_dlpack(capsule: Any, tensor: Any = None, /) -> NDArray[Any]: ...
 def array_of_tensor(exchange: Any, tensor: Any, /) -> NDArray[Any] | None: ...
 def tensor_of_array(exchange: Any, array: NDArray[Any], /) -> Any: ...
+def layer_norm_gradient(
+    x: NDArray[Any],
+    weight: NDArray[Any] | None,
+    dout: NDArray[Any],
+    eps: float,
+    wrt: tuple[str, ...],
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
+def rms_norm_gradient(
+    x: NDArray[Any],
+    weight: NDArray[Any] | None,
+    dout: NDArray[Any],
+    eps: float,
+    unit_offset: bool,
+    wrt: tuple[str, ...],
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None, None]: ...
+def activation(
+    x: NDArray[Any], activation: str, up: NDArray[Any] | None, num_threads: int | None, /
+) -> NDArray[Any]: ...
+def activation_gradient(
+    x: NDArray[Any], dout: NDArray[Any], activation: str, up: NDArray[Any] | None, num_threads: int | None, /
+) -> tuple[NDArray[Any], NDArray[Any] | None]: ...
 def merge_attention(
     outs: list[NDArray[Any]],
     lses: list[NDArray[Any]],
