@@ -17,6 +17,7 @@ void bind_merge(py::module_& m);
 void bind_multi_head_attention(py::module_& m);
 void bind_probes(py::module_& m);
 void bind_rotary(py::module_& m);
+void bind_row_gradients(py::module_& m);
 void bind_runtime(py::module_& m);
 void bind_scalars(py::module_& m);
 void bind_transformer(py::module_& m);

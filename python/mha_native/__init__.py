@@ -6,11 +6,13 @@ Functions and layers are loaded at once. Sub-packages, and the names that need o
 from typing import TYPE_CHECKING
 
 from ._core import __version__
+from .functions.activation import ActivationGradients, activation, activation_gradient
 from .functions.attention import attention_weights, scaled_dot_product_attention
 from .functions.gradient import AttentionGradients, attention_gradient, attention_gradient_varlen
 from .functions.kv_cache import KVCache
 from .functions.linear import LinearGradients, linear, linear_gradient
 from .functions.merging import merge_attention
+from .functions.norm_gradient import NormGradients, layer_norm_gradient, rms_norm_gradient
 from .functions.paged_kv_cache import PagedKVCache
 from .functions.positions import sinusoidal_positions
 from .functions.runtime import (
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from .models.generation.generate import GenerationStep, generate
 
 __all__ = [
+    "ActivationGradients",
     "AttentionGradients",
     "AttentionStatistics",
     "CausalDecoder",
@@ -55,10 +58,13 @@ __all__ = [
     "Linear",
     "LinearGradients",
     "MultiHeadAttention",
+    "NormGradients",
     "PagedKVCache",
     "RMSNorm",
     "RotaryEmbedding",
     "__version__",
+    "activation",
+    "activation_gradient",
     "active_isa",
     "attention_gradient",
     "attention_gradient_varlen",
@@ -69,12 +75,14 @@ __all__ = [
     "generate",
     "interop",
     "last_used_isa",
+    "layer_norm_gradient",
     "linear",
     "linear_gradient",
     "merge_attention",
     "models",
     "num_threads",
     "reference",
+    "rms_norm_gradient",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_varlen",
     "sentence_transformers",

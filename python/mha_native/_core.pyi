@@ -96,6 +96,31 @@ def linear_gradient(
     num_threads: int | None,
     /,
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
+def layer_norm_gradient(
+    x: NDArray[Any],
+    weight: NDArray[Any] | None,
+    dout: NDArray[Any],
+    eps: float,
+    wrt: tuple[str, ...],
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
+def rms_norm_gradient(
+    x: NDArray[Any],
+    weight: NDArray[Any] | None,
+    dout: NDArray[Any],
+    eps: float,
+    unit_offset: bool,
+    wrt: tuple[str, ...],
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None, None]: ...
+def activation(
+    x: NDArray[Any], activation: str, up: NDArray[Any] | None, num_threads: int | None, /
+) -> NDArray[Any]: ...
+def activation_gradient(
+    x: NDArray[Any], dout: NDArray[Any], activation: str, up: NDArray[Any] | None, num_threads: int | None, /
+) -> tuple[NDArray[Any], NDArray[Any] | None]: ...
 def merge_attention(
     outs: list[NDArray[Any]],
     lses: list[NDArray[Any]],

@@ -419,6 +419,15 @@ MHA_API mha_dtype mha_norm_dtype(const mha_norm* norm) MHA_NOEXCEPT;
 MHA_API mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor* weight,
                                          const mha_tensor* bias) MHA_NOEXCEPT;
 
+/* Where gradients of a norm go: NormGradients; each may be null. norm_gradient.hpp has the rules. */
+typedef struct mha_norm_gradients {
+  const mha_tensor *x, *weight, *bias;
+} mha_norm_gradients;
+/* weight: [E] or null; dout: of the shape of x. */
+MHA_API mha_status mha_norm_gradient(mha_norm_kind kind, const mha_tensor* x, const mha_tensor* weight, double eps,
+                                     const mha_tensor* dout, const mha_norm_gradients* gradients,
+                                     int num_threads) MHA_NOEXCEPT;
+
 /* x W^T + b of each row: Linear. */
 typedef struct mha_linear mha_linear;
 MHA_API mha_status mha_linear_create(const mha_linear_weights* weights, mha_weight_format weight_format,
@@ -437,6 +446,17 @@ MHA_API mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_l
 
 typedef int mha_activation;
 enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH, MHA_ACTIVATION_SILU };
+/* out = activation(x) * up. up: null for 1; all are of the shape of x. */
+MHA_API mha_status mha_activate(mha_activation activation, const mha_tensor* x, const mha_tensor* up,
+                                const mha_tensor* out, int num_threads) MHA_NOEXCEPT;
+/* Where gradients of it go: ActivationGradients; each may be null. */
+typedef struct mha_activation_gradients {
+  const mha_tensor *x, *up;
+} mha_activation_gradients;
+MHA_API mha_status mha_activation_gradient(mha_activation activation, const mha_tensor* x, const mha_tensor* up,
+                                           const mha_tensor* dout, const mha_activation_gradients* gradients,
+                                           int num_threads) MHA_NOEXCEPT;
+
 /* down(activation(up(x))), or with a gate down(activation(gate(x)) * up(x)), of each row: FeedForward. */
 typedef struct mha_feed_forward mha_feed_forward;
 typedef struct mha_feed_forward_weights {

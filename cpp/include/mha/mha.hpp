@@ -2,6 +2,7 @@
 // library for C, and eigen.hpp, which needs Eigen and makes views of its matrices.
 #pragma once
 
+#include "mha/activate.hpp"              // activations of tensors, and their gradients
 #include "mha/attention.hpp"             // scaled_dot_product_attention, attention_weights
 #include "mha/attention_gradient.hpp"    // attention_gradient
 #include "mha/attention_statistics.hpp"  // attention_statistics
@@ -18,6 +19,7 @@
 #include "mha/merge_attention.hpp"       // attention over shards of the keys, made one
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention
 #include "mha/norm.hpp"                  // LayerNorm and RMSNorm
+#include "mha/norm_gradient.hpp"         // their gradients
 #include "mha/norm_kind.hpp"             // which of them a norm is
 #include "mha/paged_kv_cache.hpp"        // the same in pages, which sequences share
 #include "mha/positions.hpp"             // sinusoidal_positions

@@ -21,6 +21,10 @@ const Norm& norm_of(const mha_norm* norm) { return object(norm, "norm"); }
 const Linear& linear_layer_of(const mha_linear* layer) { return object(layer, "linear"); }
 const FeedForward& feed_forward_of(const mha_feed_forward* layer) { return object(layer, "feed_forward"); }
 
+Activation activation_of(mha_activation activation) {
+  return enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_SILU + 1);
+}
+
 /// FeedForwardWeights, or the outputs of the same names.
 template <class View>
 BasicFeedForwardWeights<View> weights_of(const mha_feed_forward_weights& w) {
@@ -152,6 +156,18 @@ mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor* weight,
   return guarded(__func__, [&] { norm_of(norm).copy_weights(view(weight, "weight"), view(bias, "bias")); });
 }
 
+mha_status mha_norm_gradient(mha_norm_kind kind, const mha_tensor* x, const mha_tensor* weight, double eps,
+                             const mha_tensor* dout, const mha_norm_gradients* gradients, int num_threads) noexcept {
+  return guarded(__func__, [&] {
+    const mha_norm_gradients& wanted = given(gradients, "gradients");
+    norm_gradient(
+        enumerator<NormKind>("kind", "mha_norm_kind", kind, MHA_NORM_RMS_UNIT_OFFSET + 1), view(x, "x"),
+        view(weight, "weight"), eps, view(dout, "dout"),
+        {view(wanted.x, "gradients.x"), view(wanted.weight, "gradients.weight"), view(wanted.bias, "gradients.bias")},
+        num_threads);
+  });
+}
+
 mha_status mha_linear_create(const mha_linear_weights* weights, mha_weight_format weight_format,
                              mha_linear** linear) noexcept {
   return guarded(__func__, [&] {
@@ -183,11 +199,27 @@ mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_linear_we
   });
 }
 
+mha_status mha_activate(mha_activation activation, const mha_tensor* x, const mha_tensor* up, const mha_tensor* out,
+                        int num_threads) noexcept {
+  return guarded(__func__, [&] {
+    activate(activation_of(activation), view(x, "x"), view(up, "up"), view(out, "out"), num_threads);
+  });
+}
+
+mha_status mha_activation_gradient(mha_activation activation, const mha_tensor* x, const mha_tensor* up,
+                                   const mha_tensor* dout, const mha_activation_gradients* gradients,
+                                   int num_threads) noexcept {
+  return guarded(__func__, [&] {
+    const mha_activation_gradients& wanted = given(gradients, "gradients");
+    activation_gradient(activation_of(activation), view(x, "x"), view(up, "up"), view(dout, "dout"),
+                        {view(wanted.x, "gradients.x"), view(wanted.up, "gradients.up")}, num_threads);
+  });
+}
+
 mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_activation activation,
                                    mha_weight_format weight_format, mha_feed_forward** feed_forward) noexcept {
   return guarded(__func__, [&] {
-    create(feed_forward, "feed_forward", weights_of<TensorView>(given(weights, "weights")),
-           enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_SILU + 1),
+    create(feed_forward, "feed_forward", weights_of<TensorView>(given(weights, "weights")), activation_of(activation),
            enumerator<WeightFormat>("weight_format", "mha_weight_format", weight_format, kNumWeightFormats));
   });
 }

@@ -222,6 +222,40 @@ struct NormalizeTile {
   Index out_row;
 };
 
+/// Gradients of a norm of rows, NormalizeTile without a residual; null where a gradient is not wanted. Elements of a row
+/// are contiguous, at any address.
+struct NormGradientTile {
+  NormKind kind;
+  Index rows, columns;  // 0 or more; 1 or more
+  const void* x;        // [rows, columns]
+  Index x_row;          // elements between rows, as all _row
+  const void* dout;     // [rows, columns]
+  Index dout_row;
+  const void* weight;  // [columns]; null: 1
+  double eps;
+  void* dx;  // [rows, columns]
+  Index dx_row;
+  // [columns] of the accumulator's type: sums over the rows are added. Aligned, and padded, to kVectorBytes.
+  void *dweight, *dbias;
+};
+
+/// Sums over spans of rows, of the accumulator's type, to add up: out[c] = sums[0][c] + sums[1][c] + ...
+struct RowSums {
+  Index count, columns;
+  const void* sums;  // [count, columns]
+  Index row;         // elements between the sums of neighbouring spans
+  void* out;         // [columns]
+};
+
+/// `count` elements that lie next to each other, at any address: out = activation(x), or activation(x) * up. Of the
+/// gradient, from dout, out is the gradient of x; it and dup are null where they are not wanted.
+struct ActivationRun {
+  Activation activation;
+  Index count;
+  const void *x, *up, *dout;  // up null: 1
+  void *out, *dup;
+};
+
 /// Rotates pairs of features of each row in place: (a, b) becomes (a cos - b sin, a sin + b cos). All numbers have the
 /// accumulator's type; elements of a row are contiguous, at any address.
 struct RotateTile {
@@ -265,6 +299,14 @@ struct ProjectionKernel {
   void (*run)(const ProjectionTile& tile, void* scratch);
 };
 
+/// Kernels of rows that multiply no matrices.
+struct RowKernels {
+  void (*norm_gradient)(const NormGradientTile& tile);
+  void (*add_spans)(const RowSums& spans);
+  void (*activate)(const ActivationRun& run);
+  void (*activation_gradient)(const ActivationRun& run);
+};
+
 /// The kernels of one element type.
 struct DTypeKernels {
   int query_tile_rows;  // most rows of an AttentionTile
@@ -290,6 +332,7 @@ struct DTypeKernels {
   void (*widen)(const void* elements, void* numbers, Index count);
   void (*normalize)(const NormalizeTile& tile);
   void (*rotate)(const RotateTile& tile);
+  RowKernels rows;
 };
 
 /// Functions that test matrix registers: whether products, C += A B, have the bits that the kernels rely on, and, for a

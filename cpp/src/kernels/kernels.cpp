@@ -16,6 +16,8 @@
 #include "kernels/projection/project_staged.hpp"
 #include "kernels/projection/project_tile.hpp"
 #include "kernels/projection/quantize_rows.hpp"
+#include "kernels/rows/activation_gradient.hpp"
+#include "kernels/rows/normalize_gradient.hpp"
 #include "kernels/rows/normalize_rows.hpp"
 #include "kernels/rows/quantize_heads.hpp"
 #include "kernels/rows/rotate_rows.hpp"
@@ -134,7 +136,8 @@ constexpr DTypeKernels dtype_kernels() {
                        nullptr,
                        nullptr,
                        nullptr,
-                       nullptr};
+                       nullptr,
+                       {}};
   if constexpr (sizeof(S) == sizeof(T)) {
     kernels.gradient = &gradient_tile<T>;
     kernels.gradient_scratch = &gradient_scratch<T>;
@@ -179,6 +182,7 @@ KernelTable extended_table() noexcept {
   own.widen = base.widen;
   own.normalize = base.normalize;
   own.rotate = base.rotate;
+  own.rows = base.rows;
 #endif
 #ifdef MHA_OVERRIDES_INT8  // products with int8 weights
   extended.kernels[int(DType::f32)].project[int(WeightFormat::int8)] = kInt8Weights;
@@ -200,6 +204,7 @@ constexpr DTypeKernels all_kernels() {
   kernels.widen = &widen_elements<S>;
   kernels.normalize = &normalize_rows<S>;
   kernels.rotate = &rotate_rows<Compute<S>>;
+  kernels.rows = {&norm_gradient<S>, &add_spans<S>, &activate_run<S>, &activation_gradient_run<S>};
   return kernels;
 }
 
