@@ -27,6 +27,7 @@ from .functions.runtime import (
 )
 from .functions.statistics import AttentionStatistics, attention_statistics
 from .functions.varlen import scaled_dot_product_attention_varlen
+from .layers._tape import Gradients, Tape
 from .layers.causal_decoder import CausalDecoder
 from .layers.decoder import Decoder, DecoderLayer
 from .layers.encoder import Encoder, EncoderLayer
@@ -53,6 +54,7 @@ __all__ = [
     "EncoderLayer",
     "FeedForward",
     "GenerationStep",
+    "Gradients",
     "KVCache",
     "LayerNorm",
     "Linear",
@@ -62,6 +64,7 @@ __all__ = [
     "PagedKVCache",
     "RMSNorm",
     "RotaryEmbedding",
+    "Tape",
     "__version__",
     "activation",
     "activation_gradient",

@@ -185,15 +185,29 @@ def _through_attention(
     places = (views.get("q"), views.get("k"), views.get("v"))
     found: tuple[Any, ...] = ()
     if wrt and call.cu_seqlens is None:
-        found = _core.attention_gradient(
-            query, key, value, out, rows.lse, dout, None, options, wrt, places, threads
-        )
+        found = _core.attention_gradient(query, key, value, out, rows.lse, dout, None, options, wrt, places, threads)
     elif wrt and call.cu_seqlens is not None:
-        query_rows, key_rows, value_rows, out_rows, dout_rows, *of_rows = (
-            None if x is None else x[0].swapaxes(0, 1) for x in (query, key, value, out, dout, *places)
+        query_rows, key_rows, value_rows, out_rows, dout_rows = (
+            x[0].swapaxes(0, 1) for x in (query, key, value, out, dout)
         )
-        arrays: Any = (query_rows, key_rows, value_rows, *call.cu_seqlens, out_rows, rows.lse[0].T, dout_rows, None)
-        found = _core.attention_gradient_varlen(*arrays, options, wrt, tuple(of_rows), threads)
+        of_rows: Any = tuple(None if x is None else x[0].swapaxes(0, 1) for x in places)
+        offsets, of_keys = call.cu_seqlens
+        lse = rows.lse[0].T
+        found = _core.attention_gradient_varlen(
+            query_rows,
+            key_rows,
+            value_rows,
+            offsets,
+            of_keys,
+            out_rows,
+            lse,
+            dout_rows,
+            None,
+            options,
+            wrt,
+            of_rows,
+            threads,
+        )
     if layer.add_bias_kv or layer.add_zero_attn:
         _through_added_keys(call, (query, out, rows.lse, dout), views.get("q"), state, weights)
     return dict(zip(OPTIONS_WITH_GRADIENTS, found[3:], strict=False)) if of_options else {}
@@ -251,7 +265,7 @@ def _through_steps(
         x = linear(_inputs(arrays)["qkv".index(letter)], weight, bias, num_threads=threads)
         x = x.reshape(gradient.swapaxes(1, 2).shape).swapaxes(1, 2)
         given: Any = (x, state[f"{letter}_norm.weight"], gradient)
-        wrt = recording.wanted(weight=f"{letter}_norm.weight", bias=f"{letter}_norm.bias") + ("x",)
+        wrt = (*recording.wanted(weight=f"{letter}_norm.weight", bias=f"{letter}_norm.bias"), "x")
         if steps.qk_norm == "layer":
             found = layer_norm_gradient(*given, eps=steps.qk_norm_eps, wrt=wrt, num_threads=threads)
         else:
@@ -297,7 +311,8 @@ def _through_projections(
 ) -> None:
     layer, recording = call.layer, call.recording
     wanted, threads = recording.weights, recording.num_threads
-    matrices, biases = [], []
+    matrices: list[Any] = []
+    biases: list[Any] = []
     for letters, argument, gradient in projections:
         names = {f"{letter}_proj_weight" for letter in letters} | {"in_proj_weight"}
         of_biases = {f"{letter}_proj_bias" for letter in letters} | {"in_proj_bias"}
@@ -312,11 +327,10 @@ def _through_projections(
         first = 0
         for letter in letters if found.bias is not None else "":
             last = first + layer._sizes.in_rows["qkv".index(letter)]
-            recording.store(weights, {f"{letter}_proj_bias": found.bias[first:last]})
+            recording.store(weights, {f"{letter}_proj_bias": biases[-1][first:last]})
             first = last
         if found.x is not None:
             add_gradients(inputs, {argument: found.x}, threads)
     for name, pieces in (("in_proj_weight", matrices), ("in_proj_bias", biases)):
         if name in wanted:
             recording.store(weights, {name: pieces[0] if len(pieces) == 1 else np.concatenate(pieces)})
-

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .. import _core
-from ._layer_call import take_extras
+from ..functions.messages import in_the_name_of
+from ._layer_call import MEMORY_OPTIONS, take_extras
 from ._norms_of_layers import NORMS, OUTPUT_NORMS
 from ._tape import OPTIONS_WITH_GRADIENTS, Backward, Recording, add_gradients, added
 
@@ -59,12 +60,13 @@ def record_layer(
     kept = []
     for i, sublayer in enumerate(sublayers):
         inputs = _inputs(layer, sublayer, value, memory)
-        out, backward_of_part = sublayer.part._record(inputs, sublayer.options, sublayer.of_part)
+        with in_the_name_of(type(layer).__name__, **_names(layer, sublayer)):
+            out, backward_of_part = sublayer.part._record(inputs, sublayer.options, sublayer.of_part)
         result, norm = None, _next_norm(sublayers, i)
         if sublayer.output_norm is not None:
             result, out = out, sublayer.output_norm._core.forward(out, None, threads)
         given = value
-        total, normed = _core.add_and_normalize(out, stream, norm and norm._core, out, threads)
+        total, normed = _core.add_and_normalize(out, stream, None if norm is None else norm._core, out, threads)
         value = total if normed is None else normed
         stream = total if layer.norm_first else value
         # A norm is computed again, which takes less time than its memory is worth. Not of 16 bits: the sum is normed
@@ -151,6 +153,14 @@ def _inputs(layer: TransformerLayer, sublayer: Sublayer, value: NDArray[Any], me
     if sublayer.part is layer.feed_forward:
         return (value,)
     return (value, memory if sublayer.part is layer.cross_attn else None, None)
+
+
+def _names(layer: TransformerLayer, sublayer: Sublayer) -> dict[str, str]:
+    """Return the names in messages of the arguments of a part."""
+    if sublayer.part is layer.cross_attn:
+        names = {option: name for name, option in MEMORY_OPTIONS.items()}
+        return {"query": "x", "key": "memory", "value": "memory", **names}
+    return {"query": "x", "key": "x", "value": "x", "cu_seqlens_q": "cu_seqlens"}
 
 
 def _through(

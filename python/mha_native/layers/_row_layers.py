@@ -56,7 +56,6 @@ class RowLayer(Leaf):
         )
         return array if type(x) is ndarray else like(x, array) if out is None else out
 
-
     def forward_and_record(
         self,
         x: Tensor,

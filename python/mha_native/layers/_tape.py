@@ -87,7 +87,8 @@ class Recording(NamedTuple):
 class Tape:
     """What a recorded call keeps for its backward pass.
 
-    A tape is used once: `backward` frees the memory. Until then weights may change, but the arrays of the call must not.
+    A tape is used once: `backward` frees the memory. Until then the weights of the layer may change, but not the arrays
+    of the call.
 
     See Also
     --------
@@ -95,9 +96,8 @@ class Tape:
     """
 
     def __init__(
-        self, name: str, backward: Backward, arrays: tuple[Any, ...], out: NDArray[Any], given: Mapping[str, Tensor]
+        self, backward: Backward, arrays: tuple[Any, ...], out: NDArray[Any], given: Mapping[str, Tensor]
     ) -> None:
-        self._name = name
         self._call: tuple[Backward, tuple[Any, ...]] | None = (backward, arrays)
         self._shape, self._dtype, self._given = out.shape, out.dtype, given
 
@@ -125,7 +125,7 @@ class Tape:
         -----
         The number of threads does not change one bit, nor does the argument `recompute` of the call.
         """
-        function = f"{self._name}.backward"
+        function = "Tape.backward"
         array = dout if type(dout) is ndarray else to_numpy(function, "dout", dout)
         if not isinstance(array, ndarray):
             raise TypeError(f"{function}: dout must be an array of the shape of the result; got {name_of_type(dout)}")
@@ -143,7 +143,9 @@ class Tape:
         del call
         weights: dict[str, NDArray[Any]] = {}
         inputs = backward(arrays, np.ascontiguousarray(array), weights)
-        return Gradients({name: like(self._given[name], inputs[name]) for name in self._given if name in inputs}, weights)
+        return Gradients(
+            {name: like(self._given[name], inputs[name]) for name in self._given if name in inputs}, weights
+        )
 
 
 def record(
@@ -181,7 +183,7 @@ def record(
         out, backward = snapshot._start(arrays, read, Recording(weights, inputs, recompute, num_threads))
     first = next(iter(arguments.values()))
     order = snapshot._weight_names()
-    return like(first, out), Tape(f"{name}.tape", _in_order(backward, order), arrays, out, given)
+    return like(first, out), Tape(_in_order(backward, order), arrays, out, given)
 
 
 def recorded(
@@ -204,7 +206,7 @@ def no_gradients(arrays: tuple[Any, ...], dout: NDArray[Any], weights: dict[str,
     return {}
 
 
-def added(x: NDArray[Any] | None, own: NDArray[Any], num_threads: int | None) -> NDArray[Any]:
+def added(x: NDArray[Any] | None, own: Any, num_threads: int | None) -> NDArray[Any]:
     """Add `x`, if there is one, to `own`, an array that nobody else holds."""
     return own if x is None else _core.add_and_normalize(own, x, None, own, num_threads)[0]
 
@@ -212,7 +214,7 @@ def added(x: NDArray[Any] | None, own: NDArray[Any], num_threads: int | None) ->
 def through_map(
     recording: Recording,
     prefix: str,
-    x: NDArray[Any],
+    x: NDArray[Any] | None,
     weight: NDArray[Any],
     dout: NDArray[Any],
     weights: dict[str, Any],

@@ -141,6 +141,31 @@ def _loader_of(name: str) -> Maker:
     return make
 
 
+def _recorder_of(name: str) -> Maker:
+    def make(rng: Generator) -> Made:
+        first = "query" if name == "MultiHeadAttention" else "x"
+        arguments: Arguments = {first: normal(rng, BATCH, 3, FEATURES)}
+        more: Arguments = {"recompute": "layer", "wrt": (first,), "num_threads": 2}
+        if name in ("MultiHeadAttention", *STACKS):
+            more |= score_options(rng, np.float32, 3)
+        if name.startswith("Decoder"):
+            arguments["memory"] = normal(rng, BATCH, MEMORY, FEATURES)
+            more["memory_lengths"] = np.array([4, 2])
+        return _new_module(name).forward_and_record, arguments | some(rng, more)
+
+    return make
+
+
+@entry("Tape.backward")
+def _backward(rng: Generator) -> Made:
+    x = normal(rng, BATCH, 3, FEATURES)
+
+    def backward(**given: Any) -> Any:
+        return _new_module("EncoderLayer").forward_and_record(x)[1].backward(**given)
+
+    return backward, {"dout": normal(rng, BATCH, 3, FEATURES)}
+
+
 def _converter_of(name: str, method: str, argument: str, value: str) -> Maker:
     return lambda _: (getattr(_new_module(name), method), {argument: value})
 
@@ -216,6 +241,7 @@ for _name in MODULES:
     if _name not in STACKS:
         CATALOGUE[f"{_name}.from_weights"] = _weights_taker_of(_name)
     CATALOGUE[f"{_name}.load_state_dict"] = _loader_of(_name)
+    CATALOGUE[f"{_name}.forward_and_record"] = _recorder_of(_name)
     CATALOGUE[f"{_name}.astype"] = _converter_of(_name, "astype", "dtype", "float16")
     CATALOGUE[f"{_name}.quantize"] = _converter_of(_name, "quantize", "weight_dtype", "int8")
     if _name != "FeedForward":
