@@ -11,6 +11,7 @@ from .functions.attention import attention_weights, scaled_dot_product_attention
 from .functions.embedding_gradient import embedding_gradient
 from .functions.gradient import AttentionGradients, attention_gradient, attention_gradient_varlen
 from .functions.kv_cache import KVCache
+from .functions.linear import LinearGradients, linear, linear_gradient
 from .functions.merging import merge_attention
 from .functions.norm_gradient import NormGradients, layer_norm_gradient, rms_norm_gradient
 from .functions.paged_kv_cache import PagedKVCache
@@ -56,6 +57,7 @@ __all__ = [
     "KVCache",
     "LayerNorm",
     "Linear",
+    "LinearGradients",
     "MultiHeadAttention",
     "NormGradients",
     "PagedKVCache",
@@ -76,6 +78,8 @@ __all__ = [
     "interop",
     "last_used_isa",
     "layer_norm_gradient",
+    "linear",
+    "linear_gradient",
     "merge_attention",
     "models",
     "num_threads",

@@ -83,6 +83,17 @@ def attention_statistics(
 def from_dlpack(capsule: Any, tensor: Any = None, /) -> NDArray[Any]: ...
 def array_of_tensor(exchange: Any, tensor: Any, /) -> NDArray[Any] | None: ...
 def tensor_of_array(exchange: Any, array: NDArray[Any], /) -> Any: ...
+def linear(
+    x: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any] | None, num_threads: int | None, /
+) -> NDArray[Any]: ...
+def linear_gradient(
+    x: NDArray[Any] | None,
+    weight: NDArray[Any] | None,
+    dout: NDArray[Any],
+    wrt: tuple[str, ...],
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
 def layer_norm_gradient(
     x: NDArray[Any],
     weight: NDArray[Any] | None,

@@ -14,7 +14,8 @@
 #include "mha/executor.hpp"              // computing on the caller's threads
 #include "mha/half_precision.hpp"        // conversions to and from elements of 16 bits
 #include "mha/kv_cache.hpp"              // keys and values of the tokens so far
-#include "mha/linear.hpp"                // a projection of rows by itself
+#include "mha/linear.hpp"                // a projection of rows by itself: Linear, linear
+#include "mha/linear_gradient.hpp"       // linear_gradient
 #include "mha/linear_weights.hpp"        // how the weights of a projection are passed
 #include "mha/merge_attention.hpp"       // attention over shards of the keys, made one
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention

@@ -59,9 +59,8 @@ void validate_rows(const char* f, DType dtype, Index features, const TensorView&
   check_rows_output(f, x, out);
 }
 
-void validate_linear_rows(DType dtype, Index in_features, Index out_features, const TensorView& x,
+void validate_linear_rows(const char* f, DType dtype, Index in_features, Index out_features, const TensorView& x,
                           const MutableTensorView& out) {
-  constexpr char f[] = "Linear";
   check_row_arguments(f, dtype, in_features, x, out);
   bool has_axes_of_x = out.rank == x.rank && out.extents[out.rank - 1] == out_features;
   for (int axis = 0; axis < x.rank - 1; ++axis) has_axes_of_x = has_axes_of_x && out.extents[axis] == x.extents[axis];

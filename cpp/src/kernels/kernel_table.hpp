@@ -123,6 +123,19 @@ struct GradientTile {
   double* dsink[kMaxTileRows];
 };
 
+/// out += A B, or with `starts` out = A B, of numbers of the accumulator's type. Columns of B and `out` are read and
+/// written up to the end of the last vector; rows of `out` are aligned, and padded, to kVectorBytes.
+struct ProductTile {
+  Index rows, columns, depth;
+  const void* a;        // [rows, depth]
+  Index a_row, a_step;  // elements between rows, and between neighbours along the depth
+  const void* b;        // [depth, columns], neighbours in a row next to each other
+  Index b_row;
+  void* out;  // [rows, columns], likewise
+  Index out_row;
+  bool starts;
+};
+
 /// Bytes of one column in a row of a panel: kPanelBytes over it are the columns of a panel.
 constexpr int column_bytes(DType dtype) { return size_of(accumulator_of(dtype)); }
 
@@ -334,6 +347,7 @@ struct DTypeKernels {
   /// Gradients of attention, where elements are of the accumulator's type; null for other types.
   void (*gradient)(const AttentionTile& tile, const GradientTile& gradients, void* scratch);
   std::size_t (*gradient_scratch)(Index head_dim, Index value_dim);
+  void (*add_products)(const ProductTile& tile);  // likewise
   std::size_t (*projection_scratch)(Index rows);
   ProjectionKernel project[kNumWeightFormats];  // only f32 rows have kernels for formats that are not plain; else null
   /// Rounds `count` numbers of the accumulator's type to elements; both are contiguous.

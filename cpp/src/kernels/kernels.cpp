@@ -8,6 +8,7 @@
 #include "kernels/attention/write_scores.hpp"
 #include "kernels/attention/write_weights.hpp"
 #include "kernels/kernel_table.hpp"
+#include "kernels/products/add_products.hpp"
 #include "kernels/projection/project_bf16_weights.hpp"
 #include "kernels/projection/project_int8_weights.hpp"
 #include "kernels/projection/project_pairs.hpp"
@@ -131,6 +132,7 @@ constexpr DTypeKernels dtype_kernels() {
                        &statistics_tile<S>,
                        nullptr,
                        nullptr,
+                       nullptr,
                        &projection_scratch,
                        {},
                        nullptr,
@@ -141,6 +143,7 @@ constexpr DTypeKernels dtype_kernels() {
   if constexpr (sizeof(S) == sizeof(T)) {
     kernels.gradient = &gradient_tile<T>;
     kernels.gradient_scratch = &gradient_scratch<T>;
+    kernels.add_products = &add_tile<T>;
   }
   kernels.project[int(WeightFormat::plain)] = plain_projection<S>();
   if constexpr (DTypeOf<S>::value == DType::f32) {

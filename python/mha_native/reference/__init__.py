@@ -16,7 +16,7 @@ from .attention import (
 )
 from .gradients import activation_gradient, embedding_gradient, layer_norm_gradient, rms_norm_gradient
 from .norms import layer_norm, rms_norm
-from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, linear
+from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, linear, linear_gradient
 
 __all__ = [
     "activate",
@@ -33,6 +33,7 @@ __all__ = [
     "layer_norm",
     "layer_norm_gradient",
     "linear",
+    "linear_gradient",
     "multi_head_attention",
     "rms_norm",
     "rms_norm_gradient",
