@@ -48,6 +48,7 @@ PYBIND11_MODULE(core_of_main_interpreter, m, py::mod_gil_not_used()) {
   mha::bindings::bind_linear(m);
   mha::bindings::bind_merge(m);
   mha::bindings::bind_multi_head_attention(m);
+  mha::bindings::bind_optim(m);
   mha::bindings::bind_probes(m);
   mha::bindings::bind_rotary(m);
   mha::bindings::bind_row_gradients(m);

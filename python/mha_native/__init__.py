@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ._core import __version__
 from .functions.activation import ActivationGradients, activation, activation_gradient
 from .functions.attention import attention_weights, scaled_dot_product_attention
+from .functions.embedding_gradient import embedding_gradient
 from .functions.gradient import AttentionGradients, attention_gradient, attention_gradient_varlen
 from .functions.kv_cache import KVCache
 from .functions.linear import LinearGradients, linear, linear_gradient
@@ -40,7 +41,7 @@ from .layers.rotary_embedding import RotaryEmbedding
 
 if TYPE_CHECKING:
     from . import compat as compat
-    from . import distributed, interop, models, reference, sentence_transformers, serving
+    from . import distributed, interop, models, optim, reference, sentence_transformers, serving
     from .models.generation.generate import GenerationStep, generate
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "attention_weights",
     "available_isas",
     "distributed",
+    "embedding_gradient",
     "generate",
     "interop",
     "last_used_isa",
@@ -84,6 +86,7 @@ __all__ = [
     "merge_attention",
     "models",
     "num_threads",
+    "optim",
     "reference",
     "rms_norm_gradient",
     "scaled_dot_product_attention",
@@ -100,7 +103,7 @@ __all__ = [
 # Where each name is that is loaded when it is first used (PEP 562): a sub-package, or a name in a module.
 _LATER = {
     **dict.fromkeys(
-        ("compat", "distributed", "interop", "models", "reference", "sentence_transformers", "serving"), ""
+        ("compat", "distributed", "interop", "models", "optim", "reference", "sentence_transformers", "serving"), ""
     ),
     **dict.fromkeys(("GenerationStep", "generate"), ".models.generation.generate"),
 }

@@ -149,6 +149,24 @@ def embed_tokens(
     num_threads: int | None,
     /,
 ) -> NDArray[Any]: ...
+def embedding_gradient(
+    ids: NDArray[np.integer], dout: NDArray[Any], num_embeddings: int, num_threads: int | None, /
+) -> NDArray[Any]: ...
+def adamw(
+    weight: NDArray[Any],
+    gradient: NDArray[Any],
+    m: NDArray[Any],
+    v: NDArray[Any],
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    gradient_scale: float,
+    step: int,
+    num_threads: int | None,
+    /,
+) -> None: ...
+def sum_of_squares(x: NDArray[Any], num_threads: int | None, /) -> float: ...
 def mean_pool(
     x: NDArray[Any],
     cu_seqlens: NDArray[np.integer],
@@ -256,6 +274,15 @@ class PagedKVCache(KVCache):
 
 class RotaryEmbedding:
     def __init__(self, cos: NDArray[Any], sin: NDArray[Any], interleaved: bool, /) -> None: ...
+    def rotate(
+        self,
+        function: str,
+        x: NDArray[Any],
+        positions: NDArray[np.integer] | None,
+        backwards: bool,
+        num_threads: int | None,
+        /,
+    ) -> NDArray[Any]: ...
     @property
     def cos(self) -> NDArray[Any]: ...
     @property

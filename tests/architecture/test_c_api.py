@@ -83,6 +83,7 @@ STRUCTS = {
     "BasicMultiHeadAttentionWeights": "mha_layer_weights",
     "BasicTensorView": "mha_tensor",
     "ActivationGradients": "mha_activation_gradients",
+    "AdamWStep": "mha_adamw_step",
     "AttentionOptions": "mha_attention_options",
     "AttentionGradients": "mha_attention_gradients",
     "AttentionRecord": "mha_attention_record",

@@ -292,7 +292,11 @@ typedef struct mha_rotary mha_rotary;
 /* cos, sin: [P, R / 2], of positions 0 to P - 1, float32; float64 for layers in float64. */
 MHA_API mha_status mha_rotary_create(const mha_tensor* cos, const mha_tensor* sin, mha_rotary_pairs pairs,
                                      mha_rotary** rotary) MHA_NOEXCEPT;
-MHA_API void mha_rotary_destroy(mha_rotary* rotary) MHA_NOEXCEPT;                  /* may be null */
+MHA_API void mha_rotary_destroy(mha_rotary* rotary) MHA_NOEXCEPT; /* may be null */
+/* Rotates rows, [B, H, T, D] or without leading axes, by their positions, [B, T] or null: 0 to T - 1; or backwards, by
+ * minus the angles. out: of the shape of x, which it may be, but must not overlap otherwise. */
+MHA_API mha_status mha_rotary_rotate(const mha_rotary* rotary, const mha_tensor* x, const int64_t* positions,
+                                     const mha_tensor* out, bool backwards, int num_threads) MHA_NOEXCEPT;
 MHA_API ptrdiff_t mha_rotary_max_positions(const mha_rotary* rotary) MHA_NOEXCEPT; /* P */
 MHA_API ptrdiff_t mha_rotary_rotary_dim(const mha_rotary* rotary) MHA_NOEXCEPT;    /* R */
 MHA_API mha_rotary_pairs mha_rotary_pairs_of(const mha_rotary* rotary) MHA_NOEXCEPT;
@@ -392,6 +396,22 @@ MHA_API mha_status mha_embed_tokens(const int64_t* tokens, const int64_t* places
  * must not overlap x. */
 MHA_API mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens, ptrdiff_t batch_size, bool normalize,
                                  const mha_tensor* out, int num_threads) MHA_NOEXCEPT;
+
+/* Row v of out, [V, E], becomes the sum of the rows i of dout, [..., E], with ids[i] = v. ids: one for each row, in
+ * [0, V). out must not overlap dout. */
+MHA_API mha_status mha_embedding_gradient(const int64_t* ids, const mha_tensor* dout, const mha_tensor* out,
+                                          int num_threads) MHA_NOEXCEPT;
+
+/* The numbers of a step of AdamW: AdamWStep, whose zeros stand for nothing. */
+typedef struct mha_adamw_step {
+  double lr, beta1, beta2, eps, weight_decay, gradient_scale;
+  int64_t step; /* counted from 1 */
+} mha_adamw_step;
+/* Changes weight, m and v in place; all are of the shape of weight. adamw.hpp has the equations. */
+MHA_API mha_status mha_adamw(const mha_tensor* weight, const mha_tensor* gradient, const mha_tensor* m,
+                             const mha_tensor* v, const mha_adamw_step* step, int num_threads) MHA_NOEXCEPT;
+/* The sum of the squares of the elements of x. */
+MHA_API mha_status mha_sum_of_squares(const mha_tensor* x, int num_threads, double* sum) MHA_NOEXCEPT;
 
 /* Which norm one is: NormKind. */
 typedef int mha_norm_kind;

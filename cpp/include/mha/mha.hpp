@@ -3,6 +3,7 @@
 #pragma once
 
 #include "mha/activate.hpp"              // activations of tensors, and their gradients
+#include "mha/adamw.hpp"                 // a step of AdamW
 #include "mha/attention.hpp"             // scaled_dot_product_attention, attention_weights
 #include "mha/attention_gradient.hpp"    // attention_gradient
 #include "mha/attention_statistics.hpp"  // attention_statistics

@@ -31,10 +31,11 @@ struct NormGradientRun {
   // Of each span the sums for weight and bias, where they are wanted: sums [spans][sums_of_span][padded columns].
   std::byte *sums, *dweight, *dbias;
   Index spans, sums_of_span, sum_bytes, sum_columns;
+  Workers workers;  // scratch of each worker: sum_bytes
 };
 
 /// One task: the rows of one span.
-void differentiate_span(const void* context, Index span, int) {
+void differentiate_span(const void* context, Index span, int worker) {
   const NormGradientRun& run = *static_cast<const NormGradientRun*>(context);
   NormGradientTile tile = run.tile;
   const Index first = span * kSpanRows;
@@ -48,6 +49,7 @@ void differentiate_span(const void* context, Index span, int) {
     if (run.dweight) tile.dweight = sums;
     if (run.dbias) tile.dbias = sums + (run.sums_of_span - 1) * run.sum_bytes;
   }
+  tile.factors = run.workers.scratch_of(worker);
   run.kernels->norm_gradient(tile);
 }
 
@@ -81,7 +83,7 @@ void norm_gradient(NormKind kind, const TensorView& x, const TensorView& weight,
   const std::size_t sums_at = layout.take(double(run.spans) * double(run.sums_of_span) * double(run.sum_bytes));
   const int threads =
       threads_for(num_threads, std::max<Index>(run.spans, 1), double(rows) * double(columns) * kWorkPerElement);
-  const CallMemory memory(layout, threads, 0);
+  const CallMemory memory(layout, threads, static_cast<std::size_t>(run.sum_bytes));
 
   const TensorView x_rows = given_x.gather(memory.data()), dout_rows = given_dout.gather(memory.data());
   const MutableTensorView dx_rows = dx.rows(memory.data());
@@ -99,6 +101,7 @@ void norm_gradient(NormKind kind, const TensorView& x, const TensorView& weight,
   run.tile.dx = dx_rows.data;
   run.tile.dx_row = dx_rows.strides[0];
   run.sums = memory.data() + sums_at;
+  run.workers = memory.workers();
   run.dweight = static_cast<std::byte*>(dweight.rows(memory.data()).data);
   run.dbias = static_cast<std::byte*>(dbias.rows(memory.data()).data);
   const Phase phases[] = {{run.spans, &differentiate_span, &run}, {run.sums_of_span, &add_sums, &run}};

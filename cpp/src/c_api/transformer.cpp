@@ -121,6 +121,24 @@ mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens, ptrdiff
                  [&] { mean_pool(view(x, "x"), cu_seqlens, batch_size, normalize, view(out, "out"), num_threads); });
 }
 
+mha_status mha_embedding_gradient(const int64_t* ids, const mha_tensor* dout, const mha_tensor* out,
+                                  int num_threads) noexcept {
+  return guarded(__func__, [&] { embedding_gradient(ids, view(dout, "dout"), view(out, "out"), num_threads); });
+}
+
+mha_status mha_adamw(const mha_tensor* weight, const mha_tensor* gradient, const mha_tensor* m, const mha_tensor* v,
+                     const mha_adamw_step* step, int num_threads) noexcept {
+  return guarded(__func__, [&] {
+    const mha_adamw_step& s = given(step, "step");
+    adamw(view(weight, "weight"), view(gradient, "gradient"), view(m, "m"), view(v, "v"),
+          {s.lr, s.beta1, s.beta2, s.eps, s.weight_decay, s.gradient_scale, s.step}, num_threads);
+  });
+}
+
+mha_status mha_sum_of_squares(const mha_tensor* x, int num_threads, double* sum) noexcept {
+  return guarded(__func__, [&] { given(sum, "sum") = sum_of_squares(view(x, "x"), num_threads); });
+}
+
 mha_status mha_norm_create(const mha_tensor* weight, const mha_tensor* bias, double eps, mha_norm** norm) noexcept {
   return guarded(__func__, [&] { create(norm, "norm", LayerNorm(view(weight, "weight"), view(bias, "bias"), eps)); });
 }

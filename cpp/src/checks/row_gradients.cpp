@@ -8,16 +8,6 @@
 #include "views/describe.hpp"
 
 namespace mha {
-namespace {
-
-void check_same_shape(const char* f, const char* name, const TensorView& view, const TensorView& x) {
-  bool is_same = view.rank == x.rank;
-  for (int axis = 0; axis < x.rank; ++axis) is_same = is_same && view.extents[axis] == x.extents[axis];
-  if (!is_same) fail(f, std::string(name) + " must have the shape of x", {{name, view}, {"x", x}});
-}
-
-}  // namespace
-
 void validate_norm_gradient(NormKind kind, const TensorView& x, const TensorView& weight, double eps,
                             const TensorView& dout, const NormGradients& gradients) {
   const bool is_layer = kind == NormKind::layer;
@@ -26,7 +16,7 @@ void validate_norm_gradient(NormKind kind, const TensorView& x, const TensorView
   check_rank(f, "x", x, 1, kMaxRank, views);
   check_dtypes(f, x.dtype, views);
   check_tensor(f, "dout", dout);
-  check_same_shape(f, "dout", dout, x);
+  check_same_shape(f, "dout", dout, "x", x);
   const Index features = x.extents[x.rank - 1];
   if (features < 1) fail(f, "x must have at least 1 feature", views);
   check_tensor(f, "weight", weight);
@@ -45,7 +35,7 @@ void validate_norm_gradient(NormKind kind, const TensorView& x, const TensorView
     check_output(f, name, out, {{"x", x}, {"weight", weight}, {"dout", dout}});
     check_output(f, name, out, apart);
   };
-  if (gradients.x) check_same_shape(f, "the gradient of x", gradients.x, x);
+  if (gradients.x) check_same_shape(f, "the gradient of x", gradients.x, "x", x);
   for (const auto& [name, out] :
        {std::pair<const char*, const MutableTensorView&>{"the gradient of weight", gradients.weight},
         {"the gradient of bias", gradients.bias}})
@@ -66,7 +56,7 @@ void check_activation_arguments(const char* f, const TensorView& x, const Tensor
   for (const auto& [name, view] : views) {
     if (!view) continue;
     check_tensor(f, name, view);
-    check_same_shape(f, name, view, x);
+    check_same_shape(f, name, view, "x", x);
   }
 }
 
@@ -76,7 +66,7 @@ void validate_activate(const TensorView& x, const TensorView& up, const MutableT
   constexpr char f[] = "activation";
   check_activation_arguments(f, x, up, {});
   check_dtypes(f, x.dtype, {{"x", x}, {"out", out}});
-  check_same_shape(f, "out", out, x);
+  check_same_shape(f, "out", out, "x", x);
   check_output(f, "out", out, {{"x", x}, {"up", up}});
 }
 
@@ -84,13 +74,13 @@ void validate_activation_gradient(const TensorView& x, const TensorView& up, con
                                   const ActivationGradients& gradients) {
   constexpr char f[] = "activation_gradient";
   check_activation_arguments(f, x, up, dout);
-  check_same_shape(f, "dout", dout, x);  // given, too
+  check_same_shape(f, "dout", dout, "x", x);  // given, too
   if (gradients.up && !up) throw std::invalid_argument(std::string(f) + ": the gradient of up needs an up");
   for (const auto& [name, out] : {std::pair<const char*, const MutableTensorView&>{"the gradient of x", gradients.x},
                                   {"the gradient of up", gradients.up}}) {
     if (!out) continue;
     check_dtypes(f, x.dtype, {{"x", x}, {name, out}});
-    check_same_shape(f, name, out, x);
+    check_same_shape(f, name, out, "x", x);
     check_output(f, name, out, {{"x", x}, {"up", up}, {"dout", dout}});
   }
   if (gradients.up) check_output(f, "the gradient of up", gradients.up, {{"the gradient of x", gradients.x}});

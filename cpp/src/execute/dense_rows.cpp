@@ -47,6 +47,10 @@ TensorView DenseInput::gather(std::byte* memory) const {
   return copy;
 }
 
+void DenseInput::scatter(const MutableTensorView& view, std::byte* memory) const {
+  if (!rows_.data) copy_elements(with_axes_of(TensorView(dense(memory + at_, rows_)), view), view);
+}
+
 DenseOutput::DenseOutput(const MutableTensorView& view, Layout& layout) : given_(view) {
   if (!view) return;
   rows_ = as_rows(view);

@@ -26,6 +26,8 @@ class DenseInput {
   DenseInput(const TensorView& view, Layout& layout);
   /// Copies, where that is needed, and returns the rows.
   TensorView gather(std::byte* memory) const;
+  /// Of a tensor that the call has changed, `view`: takes the rows to their places, if they are elsewhere.
+  void scatter(const MutableTensorView& view, std::byte* memory) const;
 
  private:
   TensorView given_, rows_;

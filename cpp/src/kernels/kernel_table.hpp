@@ -235,8 +235,9 @@ struct NormGradientTile {
   double eps;
   void* dx;  // [rows, columns]
   Index dx_row;
-  // [columns] of the accumulator's type: sums over the rows are added. Aligned, and padded, to kVectorBytes.
+  // [columns] of the accumulator's type, aligned and padded to kVectorBytes: sums over the rows are added.
   void *dweight, *dbias;
+  void* factors;  // scratch of the same size
 };
 
 /// Sums over spans of rows, of the accumulator's type, to add up: out[c] = sums[0][c] + sums[1][c] + ...
@@ -256,6 +257,25 @@ struct ActivationRun {
   void *out, *dup;
 };
 
+/// Rows to add up: out[c] = rows[chosen[0]][c] + rows[chosen[1]][c] + ..., 0 without rows.
+struct RowSelection {
+  Index count, columns;
+  const void* rows;
+  Index row;                   // elements between rows
+  const std::int64_t* chosen;  // [count]
+  void* out;                   // [columns]
+};
+
+/// One step of AdamW over `count` elements that lie next to each other. The gradient has the element type of the kernel,
+/// the others its accumulator's: kernels/rows/adamw.hpp has the equations.
+struct AdamWRun {
+  Index count;
+  void* weight;
+  const void* gradient;
+  void *m, *v;
+  double gradient_scale, decay, beta1, beta2, rate, root, eps;
+};
+
 /// Rotates pairs of features of each row in place: (a, b) becomes (a cos - b sin, a sin + b cos). All numbers have the
 /// accumulator's type; elements of a row are contiguous, at any address.
 struct RotateTile {
@@ -265,6 +285,7 @@ struct RotateTile {
   const void *cos, *sin;  // [rows, pairs]
   Index table_row;        // elements between rows of both
   bool are_neighbours;    // features 2 i and 2 i + 1 are a pair; else i and pairs + i
+  bool is_backwards;      // by minus the angle
 };
 
 /// Rows of heads to quantize for caches of int8: kernels/rows/quantize_heads.hpp.
@@ -305,6 +326,9 @@ struct RowKernels {
   void (*add_spans)(const RowSums& spans);
   void (*activate)(const ActivationRun& run);
   void (*activation_gradient)(const ActivationRun& run);
+  void (*sum_rows)(const RowSelection& rows);
+  void (*adamw)(const AdamWRun& run);
+  double (*squares)(const void* elements, Index count);  // their sum; elements lie next to each other
 };
 
 /// The kernels of one element type.

@@ -17,10 +17,12 @@
 #include "kernels/projection/project_tile.hpp"
 #include "kernels/projection/quantize_rows.hpp"
 #include "kernels/rows/activation_gradient.hpp"
+#include "kernels/rows/adamw.hpp"
 #include "kernels/rows/normalize_gradient.hpp"
 #include "kernels/rows/normalize_rows.hpp"
 #include "kernels/rows/quantize_heads.hpp"
 #include "kernels/rows/rotate_rows.hpp"
+#include "kernels/rows/sum_rows.hpp"
 
 #define MHA_QUOTE_EXPANDED(x) #x
 #define MHA_QUOTE(x) MHA_QUOTE_EXPANDED(x)
@@ -204,7 +206,8 @@ constexpr DTypeKernels all_kernels() {
   kernels.widen = &widen_elements<S>;
   kernels.normalize = &normalize_rows<S>;
   kernels.rotate = &rotate_rows<Compute<S>>;
-  kernels.rows = {&norm_gradient<S>, &add_spans<S>, &activate_run<S>, &activation_gradient_run<S>};
+  kernels.rows = {&norm_gradient<S>, &add_spans<S>, &activate_run<S>,  &activation_gradient_run<S>,
+                  &sum_rows<S>,      &adamw_run<S>, &squares_of_run<S>};
   return kernels;
 }
 

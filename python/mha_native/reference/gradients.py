@@ -71,6 +71,15 @@ def activation_gradient(
     return {"x": do * np.asarray(up, np.float64) * slope, "up": do * activate(x, activation)}
 
 
+@named
+def embedding_gradient(ids: ArrayLike, dout: ArrayLike, num_embeddings: int) -> Array:
+    """The gradient by a table [V, E], V = `num_embeddings`, of its rows `ids` [...], from `dout` [..., E]."""
+    do = np.asarray(dout, np.float64)
+    gradient: Array = np.zeros((num_embeddings, do.shape[-1]))
+    np.add.at(gradient, np.asarray(ids), do)
+    return gradient
+
+
 def _scaled(dout: ArrayLike, weight: ArrayLike | None, unit_offset: bool) -> Array:
     """Return the gradient by the normal row."""
     do = np.asarray(dout, np.float64)

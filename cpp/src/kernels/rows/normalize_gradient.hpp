@@ -28,49 +28,69 @@ class NormGradient {
   explicit NormGradient(const NormGradientTile& tile) : tile_(tile), vectors_(tile.columns) {}
 
   void run() const {
-    for (Index r = 0; r < tile_.rows; ++r) {
-      const S* const x = static_cast<const S*>(tile_.x) + r * tile_.x_row;
-      const S* const dout = static_cast<const S*>(tile_.dout) + r * tile_.dout_row;
-      S* const dx = tile_.dx ? static_cast<S*>(tile_.dx) + r * tile_.dx_row : nullptr;
-      if (!tile_.weight)
-        differentiate(x, dout, dx, [](Index, auto) MHA_INLINE_LAMBDA { return pset1<P>(T(1)); });
-      else if (tile_.kind == NormKind::rms_unit_offset)
-        differentiate(x, dout, dx, [this](Index column, auto lanes) MHA_INLINE_LAMBDA {
-          return padd(pset1<P>(T(1)), weight(column, lanes));
-        });
-      else
-        differentiate(x, dout, dx,
-                      [this](Index column, auto lanes) MHA_INLINE_LAMBDA { return weight(column, lanes); });
-    }
+    find_factors();
+    Index r = 0;
+    for (; r + kRows <= tile_.rows; r += kRows) differentiate<kRows>(r);
+    for (; r < tile_.rows; ++r) differentiate<1>(r);
   }
 
  private:
-  template <class Lanes>
-  MHA_INLINE P weight(Index column, Lanes lanes) const {
-    return vectors_.load(static_cast<const S*>(tile_.weight) + column, lanes);
+  /// Rows at a time: the sums of one are added up while vectors of the next are read.
+  static constexpr int kRows = 4;
+
+  struct Row {
+    const S *x, *dout;
+    S* dx;
+    T mean, correction, r;                  // the normal row is (scale x - mean - correction) r
+    T scale, mean_g, mean_product, r_of_x;  // dx = (g - mean_g - n mean_product) r_of_x
+  };
+
+  /// What the norm multiplies by, for all rows of the tile.
+  void find_factors() const {
+    T* const factors = static_cast<T*>(tile_.factors);
+    const S* const weight = static_cast<const S*>(tile_.weight);
+    const P offset = pset1<P>(T(weight && tile_.kind != NormKind::rms_unit_offset ? 0 : 1));
+    vectors_.for_each_vector([&](Index column, int, auto lanes) MHA_INLINE_LAMBDA {
+      pstore(factors + column, weight ? padd(offset, vectors_.load(weight + column, lanes)) : offset);
+    });
   }
 
-  /// Of one row. `factor(column, lanes)` is what the norm multiplies by.
-  template <class Factor>
-  MHA_INLINE void differentiate(const S* x, const S* dout, S* dx, Factor factor) const {
+  /// Of `kCount` rows, from `first` on.
+  template <int kCount>
+  __attribute__((noinline)) void differentiate(Index first) const {
+    Row rows[kCount];
+    for (int k = 0; k < kCount; ++k) {
+      rows[k].x = static_cast<const S*>(tile_.x) + (first + k) * tile_.x_row;
+      rows[k].dout = static_cast<const S*>(tile_.dout) + (first + k) * tile_.dout_row;
+      rows[k].dx = tile_.dx ? static_cast<S*>(tile_.dx) + (first + k) * tile_.dx_row : nullptr;
+      rows[k].mean = tile_.kind == NormKind::layer ? mean_of(rows[k].x) : T(0);
+    }
+    for (int k = 0; k < kCount; ++k) measure(rows[k]);
+    write<kCount>(rows);
+  }
+
+  MHA_INLINE T mean_of(const S* x) const {
+    RowSum<T> sum;
+    vectors_.for_each_vector([&](Index column, int part, auto lanes) MHA_INLINE_LAMBDA {
+      sum.parts[part] = padd(sum.parts[part], vectors_.load(x + column, lanes));
+    });
+    return T(double(sum.total()) / double(tile_.columns));
+  }
+
+  /// Sets all that follows from the mean.
+  MHA_INLINE void measure(Row& row) const {
     const bool is_centred = tile_.kind == NormKind::layer;
     const double n = double(tile_.columns);
-    P mean = pset1<P>(T(0));
-    if (is_centred) {
-      RowSum<T> sum;
-      vectors_.for_each_vector([&](Index column, int part, auto lanes) MHA_INLINE_LAMBDA {
-        sum.parts[part] = padd(sum.parts[part], vectors_.load(x + column, lanes));
-      });
-      mean = pset1<P>(T(double(sum.total()) / n));
-    }
-    double eps = tile_.eps, left = 0, spread = 0, of_g = 0, of_products = 0;
-    T scale = 1;  // of the row of RMSNorm, as in RowNormalizer
-    for (bool is_scaled = false;; is_scaled = true) {
+    const T* const factors = static_cast<const T*>(tile_.factors);
+    const P mean = pset1<P>(row.mean);
+    double eps = tile_.eps, left = 0, spread = 0, of_g = 0, of_products = 0, scale = 1;
+    for (bool is_scaled = false;; is_scaled = true) {  // rows of RMSNorm are scaled as in RowNormalizer
       RowSum<T> sum, squares, gs, products;
+      const P by = pset1<P>(T(scale));
       vectors_.for_each_vector([&](Index column, int part, auto lanes) MHA_INLINE_LAMBDA {
-        const P z = pmul(vectors_.load(x + column, lanes), pset1<P>(scale));
+        const P z = pmul(vectors_.load(row.x + column, lanes), by);
         const P d = vectors_.without_padding(psub(z, mean), lanes);
-        const P g = pmul(vectors_.load(dout + column, lanes), factor(column, lanes));
+        const P g = pmul(vectors_.load(row.dout + column, lanes), pload<P>(factors + column));
         sum.parts[part] = padd(sum.parts[part], d);
         squares.parts[part] = pmadd(d, d, squares.parts[part]);
         gs.parts[part] = padd(gs.parts[part], g);
@@ -91,23 +111,43 @@ class NormGradient {
         of_g = 0;
         break;
       }
-      const double power = is_large ? SquareLimits<T>::down : SquareLimits<T>::up;
-      scale = T(power);
-      eps = eps * power * power;
+      scale = is_large ? SquareLimits<T>::down : SquareLimits<T>::up;
+      eps = eps * scale * scale;
     }
     const double root = 1 / ::sqrt(spread + eps);
-    const P correction = pset1<P>(T(left)), r = pset1<P>(T(root)), mean_g = pset1<P>(T(of_g));
-    const P mean_product = pset1<P>(T(of_products * root)), r_of_x = pset1<P>(T(root * double(scale)));
+    row.correction = T(left);
+    row.r = T(root);
+    row.scale = T(scale);
+    row.mean_g = T(of_g);
+    row.mean_product = T(of_products * root);
+    row.r_of_x = T(root * scale);
+  }
+
+  template <int kCount>
+  MHA_INLINE void write(const Row (&rows)[kCount]) const {
+    const T* const factors = static_cast<const T*>(tile_.factors);
     T *const dweight = static_cast<T*>(tile_.dweight), *const dbias = static_cast<T*>(tile_.dbias);
+    const bool has_dx = tile_.dx, has_dweight = dweight, has_dbias = dbias;
     vectors_.for_each_vector([&](Index column, int, auto lanes) MHA_INLINE_LAMBDA {
-      const P z = pmul(vectors_.load(x + column, lanes), pset1<P>(scale)), d = vectors_.load(dout + column, lanes);
-      const P normal = pmul(psub(psub(z, mean), correction), r);
-      if (dx) {
-        const P g = psub(pmul(d, factor(column, lanes)), mean_g);
-        vectors_.store(dx + column, pmul(psub(g, pmul(normal, mean_product)), r_of_x), lanes);
+      const P factor = pload<P>(factors + column);
+      P of_weight = has_dweight ? pload<P>(dweight + column) : factor,
+        of_bias = has_dbias ? pload<P>(dbias + column) : factor;
+      MHA_UNROLL
+      for (int k = 0; k < kCount; ++k) {
+        const Row& row = rows[k];
+        const P z = pmul(vectors_.load(row.x + column, lanes), pset1<P>(row.scale));
+        const P d = vectors_.load(row.dout + column, lanes);
+        const P normal = pmul(psub(psub(z, pset1<P>(row.mean)), pset1<P>(row.correction)), pset1<P>(row.r));
+        if (has_dx) {
+          const P g = psub(pmul(d, factor), pset1<P>(row.mean_g));
+          vectors_.store(row.dx + column, pmul(psub(g, pmul(normal, pset1<P>(row.mean_product))), pset1<P>(row.r_of_x)),
+                         lanes);
+        }
+        of_weight = pmadd(d, normal, of_weight);
+        of_bias = padd(d, of_bias);
       }
-      if (dweight) pstore(dweight + column, pmadd(d, normal, pload<P>(dweight + column)));
-      if (dbias) pstore(dbias + column, padd(d, pload<P>(dbias + column)));
+      if (has_dweight) pstore(dweight + column, of_weight);
+      if (has_dbias) pstore(dbias + column, of_bias);
     });
   }
 
