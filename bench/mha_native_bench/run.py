@@ -145,9 +145,9 @@ def programs_of(case: Case, inputs: Inputs, plan: Plan) -> tuple[list[Program], 
     cannot: dict[str, str] = {}
     for threads in plan.thread_counts:
         for contender in plan.contenders:
-            if case.texts and not contender.takes_texts:
+            if why_not := contender.outside(case):
                 if contender.name in PEERS:
-                    cannot[contender.name] = "begins with tokens"
+                    cannot[contender.name] = why_not
                 continue
             try:
                 of_copies = [contender.programs(case, copy, threads) for copy in arrays]

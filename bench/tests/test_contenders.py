@@ -25,6 +25,7 @@ LAYER = dataclasses.replace(ATTENTION, name="layer", kind="mha", H=2, Hk=2, E=32
 SENTENCES = dataclasses.replace(
     LAYER, name="sentences", kind="sentences", B=3, Tq=6, Tk=6, F=24, activation="gelu", layers=2, shortest=2
 )
+TRAINING = dataclasses.replace(LAYER, name="training", kind="training", B=2, F=24, activation="gelu", layers=2)
 
 CASES = [
     *(dataclasses.replace(ATTENTION, causal=causal, Hk=heads) for causal in (False, True) for heads in (1, 2, 4)),
@@ -41,6 +42,7 @@ CASES = [
     *(dataclasses.replace(LAYER, B=2, Tq=queries, Tk=7) for queries in (1, 3)),
     dataclasses.replace(LAYER, kind="step", B=2, Tq=1),
     *(dataclasses.replace(LAYER, kind="encoder_layer", F=24, activation=name) for name in ("relu", "gelu")),
+    TRAINING,
     SENTENCES,
     dataclasses.replace(SENTENCES, shortest=6),
 ]
@@ -66,6 +68,7 @@ REDUCED = [
     dataclasses.replace(case, **changes)
     for changes in ({"dtype": "bf16"}, {"dtype": "f16"}, {"weights": "bf16"}, {"weights": "int8"})
     for case in CASES
+    if case.kind != "training"
     if ("weights" if case.kind == "decoder" else "dtype") in changes or (case.is_layer and case.kind != "decoder")
     if not case.changes_scores and (case.window is None or case.family)
 ] + [dataclasses.replace(CACHED, cache="int8", pages=pages) for pages in ("", "shared")]
@@ -77,7 +80,8 @@ KNOWN = {
         f"{kind} {dtype}"
         for kind in ("sdpa", "cached", "ragged", "mha", "step", "encoder_layer")
         for dtype in ("f32", "bf16")
-    },
+    }
+    | {"training f32"},
     "onnxruntime": {
         "sdpa f32", "sdpa f16", "cached f32", "ragged f32", "mha f32", "step f32", "encoder_layer f32", "sentences f32",
         "modernbert f32", "decoder f32",
@@ -124,7 +128,7 @@ def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path)
         inputs = make_inputs(case, tmp_path / model_of(case).name)
         before = [array.copy() for array in inputs.arrays]
         try:
-            if case.texts and not contender.takes_texts:
+            if contender.outside(case):
                 continue  # which a run says itself
             programs = contender.programs(case, inputs, 1)
         except CannotCompute as why:

@@ -12,7 +12,7 @@ Array = NDArray[Any]
 
 QUERY_TOKENS = 11  # of the query of pairs, three special ones included
 
-KINDS = ("sdpa", "cached", "ragged", "mha", "step", "encoder_layer", "sentences", "decoder")
+KINDS = ("sdpa", "cached", "ragged", "mha", "step", "encoder_layer", "training", "sentences", "decoder")
 
 PAGES = ("", "in order", "shuffled", "shared")
 BLOCK = 64  # queries and keys of a block of a block mask
@@ -124,7 +124,9 @@ class Case:
             raise ValueError(f"case {self.name}: a feed-forward needs F, and an activation")
         if not self.has_feed_forward and (self.F or self.activation):
             raise ValueError(f"case {self.name}: F and activation are for layers with a feed-forward")
-        if self.layers < 1 or (self.layers > 1 and self.kind not in ("sentences", "decoder")):
+        if self.kind == "training" and (self.dtype != "f32" or self.weights or self.causal):
+            raise ValueError(f"case {self.name}: training is in f32, of an encoder that sees all keys")
+        if self.layers < 1 or (self.layers > 1 and self.kind not in ("training", "sentences", "decoder")):
             raise ValueError(f"case {self.name}: layers must be at least 1, and more are for whole models only")
         if self.texts and (self.kind != "sentences" or self.shortest < 3):
             raise ValueError(f"case {self.name}: texts are for sentences of 3 tokens or more, two of which are special")
@@ -152,7 +154,7 @@ class Case:
     @property
     def is_layer(self) -> bool:
         """Whether there are weights."""
-        return self.kind in ("mha", "step", "encoder_layer", "sentences", "decoder")
+        return self.kind in ("mha", "step", "encoder_layer", "training", "sentences", "decoder")
 
     @property
     def is_cross(self) -> bool:
@@ -161,7 +163,7 @@ class Case:
 
     @property
     def has_feed_forward(self) -> bool:
-        return self.kind in ("encoder_layer", "sentences", "decoder")
+        return self.kind in ("encoder_layer", "training", "sentences", "decoder")
 
     @property
     def is_modern(self) -> bool:
@@ -170,8 +172,9 @@ class Case:
 
     @property
     def is_of_python(self) -> bool:
-        """Whether this is measured from Python alone: a whole model, attention over a cache or with a block mask."""
-        return self.kind in ("cached", "decoder") or self.blocks > 0 or bool(self.family)
+        """Whether this is measured from Python alone: a whole model, training, attention over a cache or with a block
+        mask."""
+        return self.kind in ("cached", "decoder", "training") or self.blocks > 0 or bool(self.family)
 
     @property
     def is_ragged(self) -> bool:
@@ -306,7 +309,8 @@ class Case:
         Attention: 2 D for the score and 2 D for the weighted value of each visible pair. A layer adds 2 E^2 for each
         row of its four projections, of which keys and values have the rows of the memory, and 2 E F for each row of
         the two products of a feed-forward, or of three. Groups of heads have narrower keys and values. A decoder adds
-        2 E V for the last row of each sequence.
+        2 E V for the last row of each sequence. In training the gradients of a product are two more, and the weights of
+        attention are computed again: five products for two.
         """
         pairs = self.layers * self.visible_pairs
         if self.family == "modernbert":
@@ -316,7 +320,8 @@ class Case:
         products = queries * self.matrices_of_layer
         if self.is_cross:
             products += (self.B * self.Tk - queries) * of_memory
-        return 4 * self.H * self.D * pairs + 2 * self.layers * products + 2 * self.B * self.E * self.V
+        attention, maps = 4 * self.H * self.D * pairs, 2 * self.layers * products + 2 * self.B * self.E * self.V
+        return attention * 7 // 2 + 3 * maps if self.kind == "training" else attention + maps
 
     @property
     def matrices_of_layer(self) -> int:

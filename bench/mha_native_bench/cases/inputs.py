@@ -26,8 +26,8 @@ class Inputs:
     ----------
     arrays : tuple of array
         Attention: query, key and value; what a cache holds is given so, too. A layer: x [B, Tq, E], and the memory
-        [B, Tk, E] if it attends to one. A step: all tokens [B, Tk, E], of which it computes the last. Sentences: the
-        token ids of each text. A decoder: those of all sequences [B, Tk].
+        [B, Tk, E] if it attends to one. Training: x, and the gradient by the result. A step: all tokens [B, Tk, E], of
+        which it computes the last. Sentences: the token ids of each text. A decoder: those of all sequences [B, Tk].
     state : dict
         Weights of the layer, as torch names them; of a decoder, those of the whole model.
     model : path
@@ -73,6 +73,11 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
     if case.kind == "encoder_layer":
         x = rng.standard_normal((case.B, case.Tq, case.E))
         return in_dtype(Inputs((x,), encoder_layer_state(case, rng)), case)
+    if case.kind == "training":
+        both = rng.standard_normal((2, case.B, case.Tq, case.E))
+        layers = [encoder_layer_state(case, rng) for _ in range(case.layers)]
+        state = {f"layers.{i}.{name}": array for i, layer in enumerate(layers) for name, array in layer.items()}
+        return in_dtype(Inputs(tuple(both), state), case)
     state = attention_state(case, rng, seed)
     lengths = (case.Tq, case.Tk) if case.is_cross else (case.Tk,)
     arrays = tuple(rng.standard_normal((case.B, length, case.E)) for length in lengths)

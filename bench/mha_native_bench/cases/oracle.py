@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import mha_native
 from mha_native import reference
 from mha_native_bench.cases.case import DTYPES, QUERY_TOKENS, WEIGHTS, Array, Case
 from mha_native_bench.cases.inputs import Inputs
@@ -45,6 +46,11 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
         )
     elif case.kind == "encoder_layer":
         result = reference.encoder_layer(arrays[0], state, case.H, activation=case.activation, is_causal=case.causal)
+    elif case.kind == "training":  # the tests compare this with differences of the encoder and with torch
+        encoder = mha_native.Encoder(case.layers, case.E, case.H, case.F, activation=case.activation, dtype="float64")
+        encoder.load_state_dict(state)
+        _, tape = encoder.forward_and_record(arrays[0], wrt=("x",))
+        result = tape.backward(arrays[1]).inputs["x"]
     else:
         query, memory = arrays[0][:, -case.Tq :], arrays[-1]
         result = reference.multi_head_attention(query, memory, memory, state, case.H, is_causal=case.causal)

@@ -96,9 +96,16 @@ class Contender(ABC):
 
     name: str
     takes_texts = False  # whether it computes cases that begin with texts
+    trains = False  # whether it computes gradients
 
     def __init__(self, thread_counts: list[int]) -> None:
         self.thread_counts = thread_counts
+
+    def outside(self, case: Case) -> str:
+        """Why this contender is not asked for programs for `case`; empty if it is."""
+        if case.texts and not self.takes_texts:
+            return "begins with tokens"
+        return "no training" if case.kind == "training" and not self.trains else ""
 
     @abstractmethod
     def description(self) -> str:

@@ -19,6 +19,7 @@ from mha_native_bench.contenders.contender import Contender, Program, scores_in_
 class Ours(Contender):
     name = "mha_native"
     takes_texts = True
+    trains = True
 
     def description(self) -> str:
         return f"{mha_native.__version__}, {mha_native.active_isa()}; threads by num_threads= of each call"
@@ -45,6 +46,10 @@ class Ours(Contender):
             ]
         if case.kind == "decoder":
             return [Program(self.name, threads, decoder(case, inputs, threads))]
+        if case.kind == "training":
+            return [
+                Program(self.name, threads, training(case, inputs, threads), lambda: mha_native.use_threads(threads))
+            ]
         x = inputs.arrays[0]
         layer: Any
         formats: dict[str, Any] = {"dtype": case.dtype_name, "weight_dtype": case.weight_dtype}
@@ -132,6 +137,24 @@ def step(case: Case, layer: Any, x: Array, threads: int) -> Callable[[], Array]:
         out: Array = layer(token, cache=cache, num_threads=threads)
         cache.rollback(1)
         return out
+
+    return run
+
+
+def training(case: Case, inputs: Inputs, threads: int) -> Callable[[], Array]:
+    """A step of an encoder: forward, backward, and AdamW with a rate of 0, so that each call has the same result."""
+    x, dout = inputs.arrays
+    model = mha_native.Encoder(case.layers, case.E, case.H, case.F, activation=case.activation)
+    model.load_state_dict(inputs.state)
+    optimizer = mha_native.optim.AdamW(inputs.state, lr=0.0)
+
+    def run() -> Array:
+        _, tape = model.forward_and_record(x, num_threads=threads)
+        gradients = tape.backward(dout)
+        optimizer.step(gradients.weights)
+        model.load_state_dict(optimizer.weights)
+        of_x: Array = gradients.inputs["x"]
+        return of_x
 
     return run
 

@@ -30,6 +30,7 @@ TITLES = {
     "mha": "layers of attention",
     "step": "steps of a decoder",
     "encoder_layer": "layers of an encoder",
+    "training": "training of encoders",
     "sentences": "sentence models",
     "decoder": "language models",
 }

@@ -398,8 +398,8 @@ def test_a_tape_holds_the_weights_of_its_call_and_is_used_once() -> None:
             "wrt must name weights, parts with weights, or given inputs (x); got 'self'",
         ),
         ({"memory": x}, TypeError, "memory is for a decoder; got ndarray"),
-        ({"x": x}, TypeError, "x must be float32, as the layer"),
-        ({"key_lengths": np.array([8, 9])}, ValueError, "key_lengths must be"),
+        ({"x": x}, TypeError, "x must be of the dtype of the layer, float32; got x float64"),
+        ({"key_lengths": np.array([8, 9])}, ValueError, "key_lengths must lie in [0, Tk] = [0, 7]; got 8"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused_by_name(call: dict[str, Any], error: Any, message: str) -> None:

@@ -17,6 +17,7 @@ from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.cases.padding import padded, unpadded
 from mha_native_bench.contenders.contender import CannotCompute, Contender, Program, of_arrays
 from mha_native_bench.contenders.peers.torch_flex import flex_attend
+from mha_native_bench.contenders.peers.torch_training import training_steps, training_turn
 
 Run = Callable[[], Any]
 Form = tuple[str, Run, Callable[[Any], Array]]  # a name, what is timed, and the conversion of its result to an array
@@ -24,6 +25,7 @@ Form = tuple[str, Run, Callable[[Any], Array]]  # a name, what is timed, and the
 
 class Torch(Contender):
     name = "torch"
+    trains = True
 
     def description(self) -> str:
         return f"{torch.__version__}; threads by torch.set_num_threads, in torch.inference_mode"
@@ -34,6 +36,11 @@ class Torch(Contender):
             raise CannotCompute("by transformers")
         if case.weights == "bf16" or case.cache:
             raise CannotCompute("no 16 bits behind float32")
+        if case.kind == "training":
+            return [
+                Program(self.name, threads, run, training_turn(threads), array_of, variant)
+                for variant, run in training_steps(case, inputs)
+            ]
         forms = {"sdpa": dense, "ragged": padded_batch, "encoder_layer": encoder_layers}.get(case.kind, layers)
         return [
             # Layers alone read the switch for the fast path.
