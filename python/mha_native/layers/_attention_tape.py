@@ -24,7 +24,7 @@ from ._tape import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .multi_head_attention import MultiHeadAttention
+    from ._layer_state import LayerState
 
 
 # The ends of the names of weights that belong to a projection of query, key or value.
@@ -34,14 +34,14 @@ _WEIGHTS_OF_LETTERS = ("proj_weight", "proj_bias", "norm.weight", "norm.bias")
 class Call(NamedTuple):
     """Everything but the inputs of a recorded call."""
 
-    layer: MultiHeadAttention
+    layer: LayerState
     cu_seqlens: tuple[NDArray[Any], NDArray[Any]] | None  # of a ragged batch
     options: Mapping[str, Any]
     recording: Recording
 
 
 class Rows(NamedTuple):
-    """What attention reads and returns: rows of heads [H, B, T, D], heads [B, T, H Dv], and lse [B, H, T]."""
+    """Arguments and results of attention: rows of heads [H, B, T, D], heads [B, T, H Dv], and lse [B, H, T]."""
 
     query: NDArray[Any]
     key: NDArray[Any]
@@ -59,7 +59,7 @@ class Projection(NamedTuple):
 
 
 def record_attention(
-    layer: MultiHeadAttention, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
+    layer: LayerState, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
 ) -> tuple[NDArray[Any], Backward]:
     """Return the result of a call of `layer`, and its backward pass."""
     rest = dict(options)
@@ -146,7 +146,7 @@ def _projections(call: Call, arrays: tuple[Any, ...]) -> list[Projection]:
     return found
 
 
-def _heads_of(layer: MultiHeadAttention, projections: list[Projection]) -> dict[str, NDArray[Any]]:
+def _heads_of(layer: LayerState, projections: list[Projection]) -> dict[str, NDArray[Any]]:
     """Return the gradient by the rows of each letter, [B, heads, T, D]: a view of the gradient of a projection."""
     sizes = layer._sizes
     widths = {"q": sizes.head_dim, "k": sizes.head_dim, "v": sizes.value_head_dim}
@@ -208,7 +208,7 @@ def _through_attention(
             of_rows,
             threads,
         )
-    if layer.add_bias_kv or layer.add_zero_attn:
+    if layer._parts.add_bias_kv or layer._parts.add_zero_attn:
         _through_added_keys(call, (query, out, rows.lse, dout), views.get("q"), state, weights)
     return dict(zip(OPTIONS_WITH_GRADIENTS, found[3:], strict=False)) if of_options else {}
 
@@ -223,11 +223,11 @@ def _through_added_keys(
     """Add the gradient of the query through the keys that the layer adds, and store the gradients of those."""
     layer, recording = call.layer, call.recording
     query, out, lse, dout = arrays
-    heads, sizes = layer.num_kv_heads, layer._sizes
+    heads, sizes = layer._sizes.num_kv_heads, layer._sizes
 
     def added_rows(name: str, columns: int) -> NDArray[Any]:
-        zeros = np.zeros((heads, layer.add_bias_kv + layer.add_zero_attn, columns), query.dtype)
-        if layer.add_bias_kv:
+        zeros = np.zeros((heads, layer._parts.add_bias_kv + layer._parts.add_zero_attn, columns), query.dtype)
+        if layer._parts.add_bias_kv:
             zeros[:, 0] = state[name].reshape(heads, columns)
         return zeros
 
@@ -291,7 +291,7 @@ def _positions(call: Call, letter: str, rows: NDArray[Any]) -> NDArray[np.int64]
 
 
 def _projection_weights(
-    layer: MultiHeadAttention, state: Mapping[str, NDArray[Any]], letters: str
+    layer: LayerState, state: Mapping[str, NDArray[Any]], letters: str
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Return the matrix of a projection, or of neighbours; and the bias, of a single letter."""
     sizes = layer._sizes.in_rows

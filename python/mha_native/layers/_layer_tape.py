@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .norm import Norm
-    from .transformer import TransformerLayer
 
 
 class Sublayer(NamedTuple):
@@ -35,7 +34,7 @@ class Sublayer(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a call keeps of a sublayer."""
+    """Arrays that a call keeps of a sublayer."""
 
     value: Any  # the input of the part, if it cannot be computed again
     result: Any  # of the part, before an output norm
@@ -44,7 +43,7 @@ class Kept(NamedTuple):
 
 
 def record_layer(
-    layer: TransformerLayer, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
+    layer: Any, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
 ) -> tuple[NDArray[Any], Backward]:
     """Return the result of a call of `layer`, and its backward pass.
 
@@ -113,7 +112,7 @@ def record_layer(
     return stream, backward
 
 
-def _sublayers(layer: TransformerLayer, options: Mapping[str, Any], recording: Recording) -> list[Sublayer]:
+def _sublayers(layer: Any, options: Mapping[str, Any], recording: Recording) -> list[Sublayer]:
     of_self: dict[str, Any] = dict(options)
     extras = take_extras(layer, of_self)
     if layer._is_causal:
@@ -149,13 +148,13 @@ def _next_norm(sublayers: list[Sublayer], i: int) -> Norm | None:
     return sublayers[i].after or (sublayers[i + 1].before if i + 1 < len(sublayers) else None)
 
 
-def _inputs(layer: TransformerLayer, sublayer: Sublayer, value: NDArray[Any], memory: Any) -> tuple[Any, ...]:
+def _inputs(layer: Any, sublayer: Sublayer, value: NDArray[Any], memory: Any) -> tuple[Any, ...]:
     if sublayer.part is layer.feed_forward:
         return (value,)
     return (value, memory if sublayer.part is layer.cross_attn else None, None)
 
 
-def _names(layer: TransformerLayer, sublayer: Sublayer) -> dict[str, str]:
+def _names(layer: Any, sublayer: Sublayer) -> dict[str, str]:
     """Return the names in messages of the arguments of a part."""
     if sublayer.part is layer.cross_attn:
         names = {option: name for name, option in MEMORY_OPTIONS.items()}

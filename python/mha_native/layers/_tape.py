@@ -1,4 +1,4 @@
-"""Recorded calls: what a layer keeps for its backward pass, and the gradients that it returns.
+"""Recorded calls: the memory of a layer for its backward pass, and the gradients that it returns.
 
 Each class of layers has one method `_record`, which computes its forward pass and returns a function for the backward
 pass. A layer with parts calls the methods of its parts. The inputs of a call are not kept with it: whoever calls the
@@ -20,8 +20,6 @@ from ..functions.messages import in_the_name_of, listed, name_of_type, shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from ._module_state import ModuleState
 
 # The inputs of a call in their order, the gradient by its result, and a dict for the gradients of weights -> gradients
 # of the inputs and options by name. No returned array is an argument.
@@ -58,7 +56,7 @@ class Recording(NamedTuple):
     num_threads: int | None
     prefix: str = ""  # of the names in the state dict of the whole
 
-    def part(self, prefix: str, part: ModuleState | None, *inputs: str) -> Recording:
+    def part(self, prefix: str, part: Any, *inputs: str) -> Recording:
         """Return the recording of a part, whose names in the state dict begin with `prefix`."""
         names = () if part is None else part._weight_names()
         own = frozenset(name for name in names if prefix + name in self.weights)
@@ -85,7 +83,7 @@ class Recording(NamedTuple):
 
 
 class Tape:
-    """What a recorded call keeps for its backward pass.
+    """Memory of a recorded call, for its backward pass.
 
     A tape is used once: `backward` frees the memory. Until then the weights of the layer may change, but not the arrays
     of the call.
@@ -149,7 +147,7 @@ class Tape:
 
 
 def record(
-    module: ModuleState,
+    module: Any,
     arguments: Mapping[str, Tensor | None],
     options: Mapping[str, Any],
     recompute: str,
@@ -187,22 +185,24 @@ def record(
 
 
 def recorded(
-    module: ModuleState, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
+    module: Any, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording
 ) -> tuple[NDArray[Any], Backward]:
     """Record a call of `module`; with ``recompute="layer"`` keep nothing, and call it again in the backward pass."""
     if recording.recompute != "layer" or not recording.is_needed:
-        return module._record(arrays, options, recording)
+        plain: tuple[NDArray[Any], Backward] = module._record(arrays, options, recording)
+        return plain
     out, _ = module._record(arrays, options, recording.frozen())
 
     def backward(arrays: tuple[Any, ...], dout: NDArray[Any], weights: dict[str, Any]) -> dict[str, Any]:
         _, again = module._record(arrays, options, recording._replace(recompute="none"))
-        return again(arrays, dout, weights)
+        found: dict[str, Any] = again(arrays, dout, weights)
+        return found
 
     return out, backward
 
 
 def no_gradients(arrays: tuple[Any, ...], dout: NDArray[Any], weights: dict[str, Any]) -> dict[str, Any]:
-    """Be the backward pass of a call for which no gradient is wanted."""
+    """Return no gradients, of a call for which none is wanted."""
     return {}
 
 
@@ -253,7 +253,7 @@ def _read(function: str, option: str, value: Any) -> Any:
 
 
 def _wanted(
-    function: str, module: ModuleState, wrt: Collection[str] | None, known: set[str], inputs: set[str]
+    function: str, module: Any, wrt: Collection[str] | None, known: set[str], inputs: set[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of the weights, and of the inputs and options, whose gradients a caller wants."""
     names = module._weight_names()
