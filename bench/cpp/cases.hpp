@@ -44,7 +44,9 @@ struct Case {
 
   /// Whether this is measured from Python alone: ModernBERT, a decoder of a language model, attention over a cache or
   /// with a block mask.
-  bool is_of_python() const { return kind == "decoder" || kind == "cached" || kind == "training" || blocks > 0 || !family.empty(); }
+  bool is_of_python() const {
+    return kind == "decoder" || kind == "cached" || kind == "training" || blocks > 0 || !family.empty();
+  }
   /// Whether sequences may differ in length.
   bool is_ragged() const { return kind == "ragged" || kind == "sentences"; }
   /// Where the sequences begin, and the end of the last; lengths of a ragged batch rise evenly, and are shuffled.
