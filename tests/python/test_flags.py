@@ -38,7 +38,9 @@ def _blocks() -> Iterator[tuple[str, Callable[..., Any]]]:
         sizes = (8, 2, 8) if name.endswith("Layer") else (1, 8, 2, 8)
         memory = (TOKENS,) if "Decoder" in name and name != "CausalDecoder" else ()
         yield name, lambda kind=kind, sizes=sizes, **flags: kind(*sizes, **flags)
-        yield f"{name}.__call__", lambda block=block, memory=memory, **flags: block(TOKENS, *memory, **flags)
+        calls = {"__call__": block, "forward_and_record": block.forward_and_record}
+        for method, call in calls.items():
+            yield f"{name}.{method}", lambda call=call, memory=memory, **flags: call(TOKENS, *memory, **flags)
 
 
 # A call of each, by the name of what is called.
@@ -56,6 +58,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "attention_statistics": lambda **flags: mha.attention_statistics(X, X, **flags),
     "MultiHeadAttention": lambda **flags: mha.MultiHeadAttention(8, 2, **flags),
     "MultiHeadAttention.__call__": lambda **flags: LAYER(TOKENS, cache=LAYER.new_cache(1, 3), **flags),
+    "MultiHeadAttention.forward_and_record": lambda **flags: LAYER.forward_and_record(TOKENS, **flags),
     "LayerNorm": lambda **flags: mha.LayerNorm(8, **flags),
     "Linear": lambda **flags: mha.Linear(8, 8, **flags),
     "RotaryEmbedding": lambda **flags: mha.RotaryEmbedding(ROWS[0], ROWS[0], **flags),

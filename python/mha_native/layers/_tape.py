@@ -15,6 +15,7 @@ from numpy import ndarray
 
 from .. import _core
 from ..functions.arrays import Tensor, like, to_numpy
+from ..functions.instances import bare
 from ..functions.linear import linear_gradient
 from ..functions.messages import in_the_name_of, listed, name_of_type, shown
 
@@ -41,6 +42,18 @@ class Gradients(NamedTuple):
         argument; gradients of options are float64 for layers in float64, else float32.
     weights : dict
         Gradients by the names of `state_dict`, NumPy arrays of the shape and dtype of the weights.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> norm = mha.LayerNorm(4)
+    >>> y, tape = norm.forward_and_record(np.ones((2, 4), np.float32), wrt=("bias", "x"))
+    >>> gradients = tape.backward(np.ones_like(y))
+    >>> gradients.weights
+    {'bias': array([2., 2., 2., 2.], dtype=float32)}
+    >>> gradients.inputs["x"].shape
+    (2, 4)
     """
 
     inputs: dict[str, Tensor]
@@ -83,7 +96,7 @@ class Recording(NamedTuple):
 
 
 class Tape:
-    """Memory of a recorded call, for its backward pass.
+    """Memory of a recorded call, for its backward pass. A layer makes it.
 
     A tape is used once: `backward` frees the memory. Until then the weights of the layer may change, but not the arrays
     of the call.
@@ -91,13 +104,21 @@ class Tape:
     See Also
     --------
     EncoderLayer.forward_and_record : Record a call.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import mha_native as mha
+    >>> layer = mha.Linear(4, 3, seed=0)
+    >>> y, tape = layer.forward_and_record(np.ones((8, 4), np.float32))
+    >>> tape.backward(np.ones_like(y)).weights["bias"]
+    array([8., 8., 8.], dtype=float32)
     """
 
-    def __init__(
-        self, backward: Backward, arrays: tuple[Any, ...], out: NDArray[Any], given: Mapping[str, Tensor]
-    ) -> None:
-        self._call: tuple[Backward, tuple[Any, ...]] | None = (backward, arrays)
-        self._shape, self._dtype, self._given = out.shape, out.dtype, given
+    _call: tuple[Backward, tuple[Any, ...]] | None
+    _shape: tuple[int, ...]  # of the result
+    _dtype: np.dtype[Any]
+    _given: Mapping[str, Tensor]  # arguments that may have gradients
 
     def backward(self, dout: Tensor) -> Gradients:
         """Return the gradients of a function of the result of the call.
@@ -175,13 +196,14 @@ def record(
         tensor if tensor is None or type(tensor) is ndarray else to_numpy(function, argument, tensor)
         for argument, tensor in arguments.items()
     )
-    read = {option: _read(function, option, value) for option, value in options.items() if value is not None}
+    read = {option: _read(function, option, value) for option, value in options.items()}
     snapshot = module._copied(lambda leaf: leaf)  # later changes of weights leave it alone
     with in_the_name_of(function):
         out, backward = snapshot._start(arrays, read, Recording(weights, inputs, recompute, num_threads))
-    first = next(iter(arguments.values()))
-    order = snapshot._weight_names()
-    return like(first, out), Tape(_in_order(backward, order), arrays, out, given)
+    tape = bare(Tape)
+    tape._call = (_in_order(backward, snapshot._weight_names()), arrays)
+    tape._shape, tape._dtype, tape._given = out.shape, out.dtype, given
+    return like(next(iter(arguments.values())), out), tape
 
 
 def recorded(
@@ -249,7 +271,8 @@ def _in_order(backward: Backward, names: Collection[str]) -> Backward:
 
 
 def _read(function: str, option: str, value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | tuple | list) else to_numpy(function, option, value)
+    plain = value is None or isinstance(value, bool | int | float | tuple | list)
+    return value if plain else to_numpy(function, option, value)
 
 
 def _wanted(
