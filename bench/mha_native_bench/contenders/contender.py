@@ -85,6 +85,13 @@ def of_arrays(case: Case) -> Case:
     return replace(case, kind="sdpa", causal=case.Tq > 1, pages="", prefix=0)
 
 
+def reason_to_skip(case: Case, contender: Contender) -> str:
+    """Why a contender is not asked for the programs of a case; empty: it is."""
+    if case.texts and not contender.takes_texts:
+        return "begins with tokens"
+    return "no gradients" if case.is_backward and not contender.has_gradients else ""
+
+
 class Contender(ABC):
     """Makes programs for cases.
 
@@ -96,16 +103,10 @@ class Contender(ABC):
 
     name: str
     takes_texts = False  # whether it computes cases that begin with texts
-    trains = False  # whether it computes gradients
+    has_gradients = False  # whether it computes gradients
 
     def __init__(self, thread_counts: list[int]) -> None:
         self.thread_counts = thread_counts
-
-    def outside(self, case: Case) -> str:
-        """Why this contender is not asked for programs for `case`; empty if it is."""
-        if case.texts and not self.takes_texts:
-            return "begins with tokens"
-        return "no training" if case.kind == "training" and not self.trains else ""
 
     @abstractmethod
     def description(self) -> str:

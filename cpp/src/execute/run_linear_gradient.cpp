@@ -13,16 +13,19 @@ namespace mha {
 namespace {
 
 /// Rows whose products are summed from 0, before the sum is added to the sums of the rows before: as many terms as a
-/// partial sum of a projection has. A panel of them takes 32 KB, in level 1.
+/// partial sum of a projection has. A panel of them takes 32 KB.
 constexpr Index kSpanRows = 128;
 
 /// The largest block of the gradient of a weight that a task sums: 192 x 384 sums take 288 KB in f32, the rows of a span
-/// for it another 288 KB, and both stay in level 2. A block of 192 reads each row of x once for so many products that
-/// copying it to a panel takes 3 % of the time.
+/// for it another 288 KB, and both stay in level 2.
 constexpr Index kMostOutFeatures = 192, kMostPanels = 6;
 
 /// Rows of registers: blocks of whole strips of them leave no strip lower than the others.
 constexpr Index kStripRows = 6;
+
+/// Bytes of a row of dout in a slice of a block, 4 strips in f32. A product reads a slice down its columns: 128 rows of
+/// 12 KB in all stay in level 1 next to a panel, while rows of a whole block would lie in few sets of that cache.
+constexpr Index kSliceBytes = 96;
 
 constexpr Index ceil_div(Index n, Index by) { return (n + by - 1) / by; }
 
@@ -34,17 +37,21 @@ struct RowsToRead {
     add_leading_axes(view, kMaxRank);
   }
 
-  /// Numbers [columns] from `first` on, of one row. `near` has room for `columns` elements.
-  void read(Index row, Index first, Index columns, void* to, std::byte* near) const {
+  /// Numbers [columns] from `first` on, of one row: where they lie, or in `to`. `near` has room for as many elements.
+  template <class T>
+  const T* read(Index row, Index first, Index columns, T* to, std::byte* near) const {
     const Index k = row % view.extents[2], j = row / view.extents[2] % view.extents[1],
                 i = row / view.extents[2] / view.extents[1];
     const Index size = size_of(view.dtype), step = view.strides[3];
-    const std::byte* const from =
-        static_cast<const std::byte*>(view.data) +
-        (i * view.strides[0] + j * view.strides[1] + k * view.strides[2] + first * step) * size;
-    if (step == 1) return widen(from, to, columns);
-    for (Index c = 0; c < columns; ++c) std::memcpy(near + c * size, from + c * step * size, std::size_t(size));
-    widen(near, to, columns);
+    const std::byte* from = static_cast<const std::byte*>(view.data) +
+                            (i * view.strides[0] + j * view.strides[1] + k * view.strides[2] + first * step) * size;
+    if (step != 1) {
+      for (Index c = 0; c < columns; ++c) std::memcpy(near + c * size, from + c * step * size, std::size_t(size));
+      from = near;
+    }
+    if (size == sizeof(T)) return reinterpret_cast<const T*>(from);
+    widen(from, to, columns);
+    return to;
   }
 
   TensorView view;
@@ -60,16 +67,37 @@ struct LinearGradientRun {
   const DTypeKernels *elements, *sums;
   Index out_blocks, panel_blocks, panels;
   Workers workers;
-  std::size_t dout_at, x_at, weight_at, bias_at, span_bias_at, near_at;  // in the scratch of a worker
+  std::size_t dout_at, dout_row_at, x_at, weight_at, bias_at, near_at;  // in the scratch of a worker
+};
+
+/// A span of dout as slices of columns, [slice][kSpanRows][kSliceBytes].
+template <class T>
+struct Slices {
+  static constexpr Index kColumns = kSliceBytes / Index(sizeof(T));
+
+  T* at(Index slice, Index row) const { return data + (slice * kSpanRows + row) * kColumns; }
+  Index columns(Index slice) const { return std::min(kColumns, outs - slice * kColumns); }
+  Index count() const { return ceil_div(outs, kColumns); }
+
+  void store(Index row, const T* numbers) const {
+    Index slice = 0;
+    for (; (slice + 1) * kColumns <= outs; ++slice) std::copy_n(numbers + slice * kColumns, kColumns, at(slice, row));
+    if (slice < count()) std::copy_n(numbers + slice * kColumns, columns(slice), at(slice, row));
+  }
+
+  T* data;
+  Index outs;
 };
 
 /// Column sums of `rows` rows are added to `sums`.
 template <class T>
-void add_columns(const T* numbers, Index row, Index rows, Index columns, T* span, T* sums) {
-  std::fill_n(span, columns, T(0));
-  for (Index r = 0; r < rows; ++r)
-    for (Index c = 0; c < columns; ++c) span[c] += numbers[r * row + c];
-  for (Index c = 0; c < columns; ++c) sums[c] += span[c];
+void add_columns(const Slices<T>& dout, Index rows, T* sums) {
+  for (Index slice = 0; slice < dout.count(); ++slice) {
+    T span[Slices<T>::kColumns] = {};
+    for (Index r = 0; r < rows; ++r)
+      for (Index c = 0; c < Slices<T>::kColumns; ++c) span[c] += dout.at(slice, r)[c];
+    for (Index c = 0; c < dout.columns(slice); ++c) sums[slice * Slices<T>::kColumns + c] += span[c];
+  }
 }
 
 /// Rounds a row of sums to elements, and stores it.
@@ -90,9 +118,10 @@ void sum_block(const LinearGradientRun& run, Index task, std::byte* scratch) {
               last_out = std::min(run.out_features, strips * (out_block + 1) / run.out_blocks * kStripRows);
   const Index first_panel = run.panels * panel_block / run.panel_blocks,
               last_panel = run.panels * (panel_block + 1) / run.panel_blocks;
-  const Index outs = last_out - first_out, row = (last_panel - first_panel) * kWidth, outs_row = outs;
+  const Index outs = last_out - first_out, row = (last_panel - first_panel) * kWidth;
   const bool sums_bias = run.bias && panel_block == 0;
-  T* const dout = reinterpret_cast<T*>(scratch + run.dout_at);
+  const Slices<T> dout{reinterpret_cast<T*>(scratch + run.dout_at), outs};
+  T* const dout_row = reinterpret_cast<T*>(scratch + run.dout_row_at);
   T* const x = reinterpret_cast<T*>(scratch + run.x_at);
   T* const weight = reinterpret_cast<T*>(scratch + run.weight_at);
   T* const bias = reinterpret_cast<T*>(scratch + run.bias_at);
@@ -102,18 +131,20 @@ void sum_block(const LinearGradientRun& run, Index task, std::byte* scratch) {
   Cancellation& cancellation = Cancellation::of_this_thread();
   for (Index first = 0; first < run.rows && !cancellation.is_set(); first += kSpanRows) {
     const Index count = std::min(kSpanRows, run.rows - first);
-    for (Index r = 0; r < count; ++r) run.dout.read(first + r, first_out, outs, dout + r * outs_row, near);
-    if (sums_bias) add_columns(dout, outs_row, count, outs, reinterpret_cast<T*>(scratch + run.span_bias_at), bias);
+    for (Index r = 0; r < count; ++r) dout.store(r, run.dout.read(first + r, first_out, outs, dout_row, near));
+    if (sums_bias) add_columns(dout, count, bias);
     if (!run.weight) continue;
     for (Index p = first_panel; p < last_panel; ++p) {
       const Index columns = std::min(kWidth, run.in_features - p * kWidth);
       for (Index r = 0; r < count; ++r) {
         T* const to = x + r * kWidth;
-        run.x.read(first + r, p * kWidth, columns, to, near);
+        const T* const from = run.x.read(first + r, p * kWidth, columns, to, near);
+        if (from != to) std::memcpy(to, from, std::size_t(columns) * sizeof(T));
         std::fill_n(to + columns, kWidth - columns, T(0));
       }
-      run.sums->add_products(
-          {outs, columns, count, dout, 1, outs_row, x, kWidth, weight + (p - first_panel) * kWidth, row, first == 0});
+      for (Index slice = 0; slice < dout.count(); ++slice)
+        run.sums->add_products({dout.columns(slice), columns, count, dout.at(slice, 0), 1, dout.kColumns, x, kWidth,
+                                weight + slice * dout.kColumns * row + (p - first_panel) * kWidth, row, first == 0});
     }
   }
   const Index size = size_of(run.dout.view.dtype);
@@ -174,11 +205,11 @@ void run_linear_gradient(const TensorView& x, const TensorView& dout, const Muta
   const double outs = double(ceil_div(strips, run.out_blocks) * kStripRows),
                columns = double(ceil_div(run.panels, run.panel_blocks) * width), size = double(size_of(sums));
   Layout scratch;
-  run.dout_at = scratch.take(double(kSpanRows) * outs * size);
+  run.dout_at = scratch.take(double(kSpanRows) * (outs * size + double(kSliceBytes)));
+  run.dout_row_at = scratch.take(outs * size);
   run.x_at = scratch.take(weight ? double(kSpanRows) * double(width) * size : 0);
   run.weight_at = scratch.take(weight ? outs * columns * size : 0);
   run.bias_at = scratch.take(outs * size);
-  run.span_bias_at = scratch.take(outs * size);
   run.near_at = scratch.take(std::max(outs, columns) * size);
   const Index tasks = run.out_blocks * run.panel_blocks;
   const CallMemory memory(Layout(), int(std::min<Index>(threads, tasks)), scratch.total());
