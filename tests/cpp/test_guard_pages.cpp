@@ -176,6 +176,9 @@ void train(GuardedMemory& memory, Index width) {
   if (const Index pairs = width / 2; pairs > 0)
     RotaryEmbedding(memory.random<Sum<T>>({4, pairs}), memory.random<Sum<T>>({4, pairs}))
         .rotate(x, memory.integers({3, 0, 1}), memory.output<T>({3, width}), true);
+  cross_entropy(x, memory.random<T>({5, width}), memory.random<T>({5}), memory.integers({4, -100, 0}),
+                memory.output<Sum<T>>({1}),
+                {memory.output<T>({3, width}), memory.output<T>({5, width}), memory.output<T>({5})});
   const MutableTensorView weights = memory.output<Sum<T>>({3, width}), m = memory.output<Sum<T>>({3, width}),
                           v = memory.output<Sum<T>>({3, width});
   for (const MutableTensorView& view : {weights, m, v})

@@ -56,6 +56,7 @@ struct RowsToRead {
 struct LinearGradientRun {
   RowsToRead x, dout;
   MutableTensorView weight, bias;
+  bool adds;
   Index rows, out_features, in_features;
   const DTypeKernels *elements, *sums;
   Index out_blocks, panel_blocks, panels;
@@ -81,6 +82,12 @@ void store(const LinearGradientRun& run, const std::byte* numbers, Index columns
   for (Index c = 0; c < columns; ++c) std::memcpy(to + c * step * size, near + c * size, std::size_t(size));
 }
 
+/// Reads numbers that are sums.
+template <class T>
+void load(const std::byte* from, Index step, Index columns, T* to) {
+  for (Index c = 0; c < columns; ++c) std::memcpy(to + c, from + c * step * Index(sizeof(T)), sizeof(T));
+}
+
 template <class T>
 void sum_block(const LinearGradientRun& run, Index task, std::byte* scratch) {
   constexpr Index kWidth = kPanelBytes / Index(sizeof(T));
@@ -97,8 +104,21 @@ void sum_block(const LinearGradientRun& run, Index task, std::byte* scratch) {
   T* const weight = reinterpret_cast<T*>(scratch + run.weight_at);
   T* const bias = reinterpret_cast<T*>(scratch + run.bias_at);
   std::byte* const near = scratch + run.near_at;
+  const Index size = size_of(run.dout.view.dtype), first_in = first_panel * kWidth,
+              columns_of_block = std::min(run.in_features - first_in, row);
+  const auto at = [&](const MutableTensorView& view, Index offset) {
+    return static_cast<std::byte*>(view.data) + offset * size;
+  };
+  const auto weight_at = [&](Index out) {
+    return at(run.weight, (first_out + out) * run.weight.strides[0] + first_in * run.weight.strides[1]);
+  };
   if (run.weight && run.rows == 0) std::fill_n(weight, outs * row, T(0));
   if (sums_bias) std::fill_n(bias, outs, T(0));
+  if (run.adds) {
+    for (Index o = 0; run.weight && o < outs; ++o)
+      load(weight_at(o), run.weight.strides[1], columns_of_block, weight + o * row);
+    if (sums_bias) load(at(run.bias, first_out * run.bias.strides[0]), run.bias.strides[0], outs, bias);
+  }
   Cancellation& cancellation = Cancellation::of_this_thread();
   for (Index first = 0; first < run.rows && !cancellation.is_set(); first += kSpanRows) {
     const Index count = std::min(kSpanRows, run.rows - first);
@@ -112,22 +132,15 @@ void sum_block(const LinearGradientRun& run, Index task, std::byte* scratch) {
         run.x.read(first + r, p * kWidth, columns, to, near);
         std::fill_n(to + columns, kWidth - columns, T(0));
       }
-      run.sums->add_products(
-          {outs, columns, count, dout, 1, outs_row, x, kWidth, weight + (p - first_panel) * kWidth, row, first == 0});
+      run.sums->add_products({outs, columns, count, dout, 1, outs_row, x, kWidth, weight + (p - first_panel) * kWidth,
+                              row, first == 0 && !run.adds});
     }
   }
-  const Index size = size_of(run.dout.view.dtype);
-  const auto at = [&](const MutableTensorView& view, Index offset) {
-    return static_cast<std::byte*>(view.data) + offset * size;
-  };
   if (sums_bias)
     store(run, reinterpret_cast<const std::byte*>(bias), outs, at(run.bias, first_out * run.bias.strides[0]),
           run.bias.strides[0], near);
-  if (!run.weight) return;
-  const Index first_in = first_panel * kWidth, columns = std::min(run.in_features - first_in, row);
-  for (Index o = 0; o < outs; ++o)
-    store(run, reinterpret_cast<const std::byte*>(weight + o * row), columns,
-          at(run.weight, (first_out + o) * run.weight.strides[0] + first_in * run.weight.strides[1]),
+  for (Index o = 0; run.weight && o < outs; ++o)
+    store(run, reinterpret_cast<const std::byte*>(weight + o * row), columns_of_block, weight_at(o),
           run.weight.strides[1], near);
 }
 
@@ -143,7 +156,7 @@ void run_task(const void* context, Index task, int worker) {
 }  // namespace
 
 void run_linear_gradient(const TensorView& x, const TensorView& dout, const MutableTensorView& weight,
-                         const MutableTensorView& bias, int num_threads) {
+                         const MutableTensorView& bias, int num_threads, bool adds) {
   const KernelTable& table = active_kernels();
   const DType sums = accumulator_of(dout.dtype);
   LinearGradientRun run{};
@@ -151,6 +164,7 @@ void run_linear_gradient(const TensorView& x, const TensorView& dout, const Muta
   if (weight) run.x = RowsToRead(x, table);
   run.weight = weight;
   run.bias = bias;
+  run.adds = adds;
   run.out_features = dout.extents[dout.rank - 1];
   run.rows = 1;
   for (int axis = 0; axis < dout.rank - 1; ++axis) run.rows *= dout.extents[axis];
