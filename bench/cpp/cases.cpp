@@ -37,7 +37,8 @@ void resolve(Case& c) {
   if (c.Tk == 0) c.Tk = c.Tq;
   if (c.E > 0 && c.H > 0) c.D = c.E / c.H;
   if (c.kind == "sentences" && c.shortest == 0) c.shortest = c.Tq;
-  const auto kinds = {"sdpa", "cached", "ragged", "mha", "step", "encoder_layer", "sentences", "decoder"};
+  const auto kinds = {"sdpa", "cached", "ragged", "mha", "step", "encoder_layer", "sentences", "decoder",
+                      "attention_backward", "linear_backward"};
   const bool is_known = std::find(kinds.begin(), kinds.end(), c.kind) != kinds.end();
   const bool is_positive = std::min({c.B, c.H, c.Hk, c.Tq, c.Tk, c.D}) > 0;
   const bool has_format = c.weight_format() != WeightFormat::plain;

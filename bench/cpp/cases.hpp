@@ -42,9 +42,12 @@ struct Case {
     return causal || window[0] >= 0 || window[1] >= 0 || admitted > 0 || softcap > 0 || alibi;
   }
 
-  /// Whether this is measured from Python alone: ModernBERT, a decoder of a language model, attention over a cache or
-  /// with a block mask.
-  bool is_of_python() const { return kind == "decoder" || kind == "cached" || blocks > 0 || !family.empty(); }
+  /// Whether this is measured from Python alone: gradients, ModernBERT, a decoder of a language model, attention over a
+  /// cache or with a block mask.
+  bool is_of_python() const {
+    return kind == "decoder" || kind == "cached" || is_backward() || blocks > 0 || !family.empty();
+  }
+  bool is_backward() const { return kind == "attention_backward" || kind == "linear_backward"; }
   /// Whether sequences may differ in length.
   bool is_ragged() const { return kind == "ragged" || kind == "sentences"; }
   /// Where the sequences begin, and the end of the last; lengths of a ragged batch rise evenly, and are shuffled.

@@ -14,7 +14,7 @@ from mha_native_bench.cases.load import load_cases
 from mha_native_bench.cases.oracle import oracle
 from mha_native_bench.cases.sentence_model import Models
 from mha_native_bench.contenders import PEERS, YARDSTICKS, Contender, Ours, Program, in_rotation, make_contender
-from mha_native_bench.contenders.contender import CannotCompute
+from mha_native_bench.contenders.contender import CannotCompute, reason_to_skip
 from mha_native_bench.errors import UserError
 from mha_native_bench.machine import describe_machine
 from mha_native_bench.measure.model_memory import measure_model_memory
@@ -145,9 +145,9 @@ def programs_of(case: Case, inputs: Inputs, plan: Plan) -> tuple[list[Program], 
     cannot: dict[str, str] = {}
     for threads in plan.thread_counts:
         for contender in plan.contenders:
-            if case.texts and not contender.takes_texts:
+            if reason := reason_to_skip(case, contender):
                 if contender.name in PEERS:
-                    cannot[contender.name] = "begins with tokens"
+                    cannot[contender.name] = reason
                 continue
             try:
                 of_copies = [contender.programs(case, copy, threads) for copy in arrays]

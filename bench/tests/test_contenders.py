@@ -16,7 +16,7 @@ from mha_native_bench.cases.load import load_cases, plain_case
 from mha_native_bench.cases.oracle import largest_error, oracle, tolerance
 from mha_native_bench.cases.sentence_model import write_model
 from mha_native_bench.contenders import PEERS, Contender, Program, in_rotation, make_contender
-from mha_native_bench.contenders.contender import CannotCompute
+from mha_native_bench.contenders.contender import CannotCompute, reason_to_skip
 from mha_native_bench.contenders.peers.numpy_unfused import attention
 
 ATTENTION = Case("attention", "sdpa", "f32", B=1, H=4, Hk=4, Tq=5, Tk=5, D=16, E=0, causal=False)
@@ -59,6 +59,11 @@ CASES += [
     dataclasses.replace(CACHED, Tq=100, pages="in order"),
     dataclasses.replace(ATTENTION, Tq=200, Tk=300, blocks=2),
 ]
+BACKWARD = {
+    "attention_backward": dataclasses.replace(ATTENTION, kind="attention_backward", Hk=ATTENTION.H),
+    "linear_backward": dataclasses.replace(ATTENTION, kind="linear_backward", H=1, Hk=1, E=20, F=30, causal=False),
+}
+CASES += BACKWARD.values()
 CASES += [TEXTS, dataclasses.replace(TEXTS, B=1, shortest=9), PAIRS]
 CASES += [MODERN, dataclasses.replace(MODERN, shortest=4), *(dataclasses.replace(DECODER, Tq=n) for n in (1, 4, 9))]
 CASES += [dataclasses.replace(DECODER, B=2, Tq=n) for n in (1, 4)]
@@ -75,7 +80,7 @@ KNOWN = {
     "numpy": {"sdpa f32", "cached f32", "ragged f32", "mha f32", "step f32"},
     "torch": {
         f"{kind} {dtype}"
-        for kind in ("sdpa", "cached", "ragged", "mha", "step", "encoder_layer")
+        for kind in ("sdpa", "cached", "ragged", "mha", "step", "encoder_layer", *BACKWARD)
         for dtype in ("f32", "bf16")
     },
     "onnxruntime": {
@@ -124,7 +129,7 @@ def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path)
         inputs = make_inputs(case, tmp_path / model_of(case).name)
         before = [array.copy() for array in inputs.arrays]
         try:
-            if case.texts and not contender.takes_texts:
+            if reason_to_skip(case, contender):
                 continue  # which a run says itself
             programs = contender.programs(case, inputs, 1)
         except CannotCompute as why:

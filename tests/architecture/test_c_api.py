@@ -53,6 +53,7 @@ OTHER_NAMES = {
     "KVCache::keys": ["mha_cache_keys", "mha_cache_keys"],  # const or not is all one to a tensor
     "KVCache::values": ["mha_cache_values", "mha_cache_values"],
     "KVCache::rollback": ["mha_cache_rollback_by", "mha_cache_rollback"],
+    "linear": ["mha_linear_once"],  # mha_linear is a type
     "MultiHeadAttention::config": ["mha_layer_config_of"],
     "RotaryEmbedding::pairs": ["mha_rotary_pairs_of"],  # the name without "of" is that of a type
     "MultiHeadAttention::forward": ["mha_layer_forward", "mha_layer_forward_cached"],
@@ -92,6 +93,7 @@ STRUCTS = {
     "EmbeddingTables": "mha_embedding_tables",
     "Executor": "mha_executor",
     "KVCacheConfig": "mha_cache_config",
+    "LinearGradients": "mha_linear_gradients",
     "MultiHeadAttentionConfig": "mha_layer_config",
     "NormGradients": "mha_norm_gradients",
     "PagedKVCacheConfig": "mha_paged_cache_config",

@@ -135,6 +135,13 @@ void run_layers(GuardedMemory& memory, Index width, Index hidden, Index rows, We
                           format);
   gated.forward(x, memory.output<T>({2, rows, width}), 2);
   Linear(linear(hidden, width), format).forward(x, memory.output<T>({2, rows, hidden}), 2);
+  if (format == WeightFormat::plain) {
+    const LinearWeights once = linear(hidden, width);
+    mha::linear(x, once, memory.output<T>({2, rows, hidden}), 2);
+    const LinearGradients gradients = {memory.output<T>({2, rows, width}), memory.output<T>({hidden, width}),
+                                       memory.output<T>({hidden})};
+    linear_gradient(x, once.weight, memory.random<T>({2, rows, hidden}), gradients, 2);
+  }
   norm().forward(x, memory.output<T>({2, rows, width}), 2);
   const TransformerLayer layer{attention, {}, feed_forward, norm(), norm(), {}, NormPlacement::before};
   const LayerNorm last = norm();

@@ -52,6 +52,8 @@ CALLS: dict[str, Callable[..., Any]] = {
         ROWS, ROWS, ROWS, OFFSETS, OFFSETS, ROWS, ROWS[..., 0], ROWS, **flags
     ),
     "rms_norm_gradient": lambda **flags: mha.rms_norm_gradient(ROWS, None, ROWS, wrt=(), **flags),
+    "linear": lambda **flags: mha.linear(ROWS[0], ROWS[0], **flags),
+    "linear_gradient": lambda **flags: mha.linear_gradient(ROWS[0], ROWS[0], ROWS[0], **flags),
     "attention_weights": lambda **flags: mha.attention_weights(X, X, **flags),
     "attention_statistics": lambda **flags: mha.attention_statistics(X, X, **flags),
     "MultiHeadAttention": lambda **flags: mha.MultiHeadAttention(8, 2, **flags),

@@ -12,7 +12,10 @@ Array = NDArray[Any]
 
 QUERY_TOKENS = 11  # of the query of pairs, three special ones included
 
-KINDS = ("sdpa", "cached", "ragged", "mha", "step", "encoder_layer", "sentences", "decoder")
+KINDS = (
+    "sdpa", "cached", "ragged", "mha", "step", "encoder_layer", "sentences", "decoder",
+    "attention_backward", "linear_backward",
+)  # fmt: skip
 
 PAGES = ("", "in order", "shuffled", "shared")
 BLOCK = 64  # queries and keys of a block of a block mask
@@ -122,7 +125,9 @@ class Case:
         activations = ("silu",) if self.kind == "decoder" else ("relu", "gelu")
         if self.has_feed_forward and (self.F < 1 or self.activation not in activations):
             raise ValueError(f"case {self.name}: a feed-forward needs F, and an activation")
-        if not self.has_feed_forward and (self.F or self.activation):
+        if self.kind == "linear_backward" and (min(self.E, self.F) < 1 or self.activation or self.causal):
+            raise ValueError(f"case {self.name}: a linear map has E inputs and F outputs, and nothing else")
+        if self.kind != "linear_backward" and not self.has_feed_forward and (self.F or self.activation):
             raise ValueError(f"case {self.name}: F and activation are for layers with a feed-forward")
         if self.layers < 1 or (self.layers > 1 and self.kind not in ("sentences", "decoder")):
             raise ValueError(f"case {self.name}: layers must be at least 1, and more are for whole models only")
@@ -160,6 +165,11 @@ class Case:
         return self.kind == "mha" and self.Tk != self.Tq
 
     @property
+    def is_backward(self) -> bool:
+        """Whether gradients are computed, of a function whose gradient by the result is given."""
+        return self.kind in ("attention_backward", "linear_backward")
+
+    @property
     def has_feed_forward(self) -> bool:
         return self.kind in ("encoder_layer", "sentences", "decoder")
 
@@ -170,8 +180,9 @@ class Case:
 
     @property
     def is_of_python(self) -> bool:
-        """Whether this is measured from Python alone: a whole model, attention over a cache or with a block mask."""
-        return self.kind in ("cached", "decoder") or self.blocks > 0 or bool(self.family)
+        """Whether this is measured from Python alone: gradients, a whole model, attention over a cache or with a block
+        mask."""
+        return self.kind in ("cached", "decoder") or self.is_backward or self.blocks > 0 or bool(self.family)
 
     @property
     def is_ragged(self) -> bool:
@@ -306,8 +317,13 @@ class Case:
         Attention: 2 D for the score and 2 D for the weighted value of each visible pair. A layer adds 2 E^2 for each
         row of its four projections, of which keys and values have the rows of the memory, and 2 E F for each row of
         the two products of a feed-forward, or of three. Groups of heads have narrower keys and values. A decoder adds
-        2 E V for the last row of each sequence.
+        2 E V for the last row of each sequence. The gradient of attention has five products where attention has two,
+        the gradient of a linear map two where the map has one.
         """
+        if self.kind == "attention_backward":
+            return 10 * self.H * self.D * self.visible_pairs
+        if self.kind == "linear_backward":
+            return 4 * self.B * self.Tq * self.E * self.F
         pairs = self.layers * self.visible_pairs
         if self.family == "modernbert":
             pairs += -(-self.layers // FULL_EVERY) * (int((self.lengths**2).sum()) - self.visible_pairs)
@@ -367,5 +383,9 @@ class Case:
             of_cache = 2 * self.B * self.Tk * self.E * (2 if self.cache else size) if self.kind == "step" else 0
             of_memory = self.B * self.Tk * self.E * size if self.is_cross else 0
             return 2 * queries * self.E * size + of_memory + self.weight_bytes + of_cache
+        if self.kind == "linear_backward":  # of the weight and the gradient of it, too
+            return (self.B * self.Tq * (2 * self.E + self.F) + (2 * self.E + 1) * self.F) * size
+        if self.kind == "attention_backward":  # with the result and its gradient, and a gradient of each input
+            return 2 * (2 * self.D * self.H * queries * size + self.key_value_bytes)
         of_keys = 2 * self.D * self.Hk * queries * size if self.kind == "ragged" else self.key_value_bytes
         return 2 * self.D * self.H * queries * size + of_keys

@@ -25,9 +25,10 @@ class Inputs:
     Parameters
     ----------
     arrays : tuple of array
-        Attention: query, key and value; what a cache holds is given so, too. A layer: x [B, Tq, E], and the memory
-        [B, Tk, E] if it attends to one. A step: all tokens [B, Tk, E], of which it computes the last. Sentences: the
-        token ids of each text. A decoder: those of all sequences [B, Tk].
+        Attention: query, key and value; what a cache holds is given so, too. A layer: x [B, Tq, E], and the memory [B,
+        Tk, E] if it attends to one. Gradients: the arguments, a bias left out, and the gradient by the result. A step:
+        all tokens [B, Tk, E], of which it computes the last. Sentences: the token ids of each text. A decoder: those of
+        all sequences [B, Tk].
     state : dict
         Weights of the layer, as torch names them; of a decoder, those of the whole model.
     model : path
@@ -46,11 +47,16 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
     """Normal arrays, standard ones unless the case says otherwise, the same in each run. Sentences need a `model`."""
     seed = zlib.crc32(case.name.encode())
     rng = np.random.default_rng(seed)
-    if case.kind in ("sdpa", "cached"):
+    if case.kind == "linear_backward":
+        shapes: tuple[tuple[int, ...], ...] = (case.B, case.Tq, case.E), (case.F, case.E), (case.B, case.Tq, case.F)
+        return in_dtype(Inputs(tuple(rng.standard_normal(shape) for shape in shapes), {}), case)
+    if case.kind in ("sdpa", "cached", "attention_backward"):
         queries, keys = (case.B, case.H, case.Tq, case.D), (case.B, case.Hk, case.Tk, case.D)
         # A score, the product over sqrt(D), has the deviation of the queries.
         deviations = {"query": (queries, case.scores), "key": (keys, 1.0), "value": (keys, case.values)}
         sdpa = tuple(rng.standard_normal(shape) * deviation for shape, deviation in deviations.values())
+        if case.is_backward:
+            return in_dtype(Inputs((*sdpa, rng.standard_normal(queries)), {}), case)
         for array in sdpa[1:]:
             array[1:, :, : case.prefix] = array[:1, :, : case.prefix]
         return in_dtype(Inputs(sdpa, {}), case)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -35,6 +35,12 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
             return sentence_oracle(same, texts, inputs.model) if case.kind == "sentences" else logits(same, texts)
     arrays = [array.astype(np.float64) for array in inputs.arrays]
     state = {name: array.astype(np.float64) for name, array in inputs.state.items()}
+    if case.is_backward:
+        gradients: dict[str, Callable[..., dict[str, Array]]] = {
+            "attention_backward": reference.attention_gradient,
+            "linear_backward": reference.linear_gradient,
+        }
+        return joined(gradients[case.kind](*arrays, **case.options).values())
     if case.kind in ("sdpa", "cached"):
         options = case.options if case.kind == "sdpa" else {"is_causal": case.Tq > 1}
         result: NDArray[np.float64] = reference.scaled_dot_product_attention(*arrays, **options)
@@ -49,6 +55,11 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
         query, memory = arrays[0][:, -case.Tq :], arrays[-1]
         result = reference.multi_head_attention(query, memory, memory, state, case.H, is_causal=case.causal)
     return result
+
+
+def joined(gradients: Iterable[Array]) -> Array:
+    """Gradients of all arguments, one after another."""
+    return np.concatenate([np.ravel(gradient) for gradient in gradients])
 
 
 @lru_cache(maxsize=1)
@@ -114,17 +125,21 @@ def one_blas_thread() -> AbstractContextManager[Any]:
 def tolerance(case: Case, expected: NDArray[np.float64]) -> float:
     """What the largest error of any contender must stay below: ``8 eps sqrt(n) max|expected| scores``.
 
-    n is the number of terms of the longest sum of the case. Rounding errors of a sum grow like sqrt(n), so a correct
-    computation in the dtype, in whatever order, stays well below the bound, and a wrong mask, layout or scale is far
-    above it. In reduced precision sums are kept in f32 and only results of steps are rounded: there n is the number of
-    layers. A weight is as uncertain as its score, and scores are so large as the case says, or as the weights of
-    ModernBERT and of decoders make them. Results below the smallest
-    normal number of f32 may be 0. The bound asks whether this is the same computation; the tests ask how accurate the
-    library is.
+    n is the number of terms of the longest sum of the case, over features, keys, or the rows of a linear map. Rounding
+    errors of a sum grow like sqrt(n), so a correct computation in the dtype, in whatever order, stays well below the
+    bound, and a wrong mask, layout or scale is far above it. In reduced precision sums are kept in f32 and only results
+    of steps are rounded: there n is the number of layers. A weight is as uncertain as its score, and scores are so
+    large as the case says, or as the weights of ModernBERT and of decoders make them. Results below the smallest normal
+    number of f32 may be 0. The bound asks whether this is the same computation; the tests ask how accurate the library
+    is.
     """
     of_cache = (DTYPES | WEIGHTS)[case.cache or case.dtype][1]  # int8 rounds rows of keys as it rounds those of weights
     eps = max(DTYPES[case.dtype][1], WEIGHTS[case.weights][1], of_cache)
-    n = case.layers if eps > 2**-11 else max(case.D, case.Tk, case.E, case.F)
+    n = (
+        case.layers
+        if eps > 2**-11
+        else max(case.D, case.Tk * (case.B if case.kind == "linear_backward" else 1), case.E, case.F)
+    )
     scores = SHARPNESS if case.is_modern else max(case.scores, 1)
     return float(8 * eps * np.sqrt(n) * scores * np.abs(expected).max() + np.finfo(np.float32).tiny)
 

@@ -85,6 +85,13 @@ def of_arrays(case: Case) -> Case:
     return replace(case, kind="sdpa", causal=case.Tq > 1, pages="", prefix=0)
 
 
+def reason_to_skip(case: Case, contender: Contender) -> str:
+    """Why a contender is not asked for the programs of a case; empty: it is."""
+    if case.texts and not contender.takes_texts:
+        return "begins with tokens"
+    return "no gradients" if case.is_backward and not contender.has_gradients else ""
+
+
 class Contender(ABC):
     """Makes programs for cases.
 
@@ -96,6 +103,7 @@ class Contender(ABC):
 
     name: str
     takes_texts = False  # whether it computes cases that begin with texts
+    has_gradients = False  # whether it computes gradients
 
     def __init__(self, thread_counts: list[int]) -> None:
         self.thread_counts = thread_counts

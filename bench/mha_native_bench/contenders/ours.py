@@ -13,12 +13,14 @@ import mha_native
 from mha_native_bench.cases.case import BLOCK, DTYPES, Array, Case
 from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.cases.language_model import BASE, EMBEDDINGS, EPS, language_model_state
+from mha_native_bench.cases.oracle import joined
 from mha_native_bench.contenders.contender import Contender, Program, scores_in_order
 
 
 class Ours(Contender):
     name = "mha_native"
     takes_texts = True
+    has_gradients = True
 
     def description(self) -> str:
         return f"{mha_native.__version__}, {mha_native.active_isa()}; threads by num_threads= of each call"
@@ -29,6 +31,8 @@ class Ours(Contender):
             attend = mha_native.scaled_dot_product_attention
             query, key, value = inputs.arrays
             return [Program(self.name, threads, lambda: attend(query, key, value, **options))]
+        if case.is_backward:
+            return [Program(self.name, threads, gradients(case, inputs, options), to_array=joined)]
         if case.kind == "cached":
             return [Program(self.name, threads, over_cache(case, inputs, threads))]
         if case.kind == "ragged":
@@ -56,6 +60,15 @@ class Ours(Contender):
         if case.kind == "step":
             return [Program(self.name, threads, step(case, layer, x, threads))]
         return [Program(self.name, threads, lambda: layer(*inputs.arrays, **options))]
+
+
+def gradients(case: Case, inputs: Inputs, options: dict[str, Any]) -> Callable[[], tuple[Any, ...]]:
+    """Gradients of all arguments; of attention from the results of a call that is not timed."""
+    if case.kind == "linear_backward":
+        return lambda: mha_native.linear_gradient(*inputs.arrays, **options)
+    query, key, value, dout = inputs.arrays
+    out, lse = mha_native.scaled_dot_product_attention(query, key, value, return_lse=True, **options)
+    return lambda: mha_native.attention_gradient(query, key, value, out, lse, dout, **options)[:3]
 
 
 def of_texts(case: Case, inputs: Inputs, threads: int) -> Program:

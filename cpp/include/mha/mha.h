@@ -469,6 +469,18 @@ MHA_API mha_weight_format mha_linear_weight_format(const mha_linear* linear) MHA
 /* Copies the weights out again, into those tensors of `outputs` that are not null. */
 MHA_API mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_linear_weights* outputs) MHA_NOEXCEPT;
 
+/* linear(): the same with weights that are packed for this call alone; no scale. out must not overlap weights either. */
+MHA_API mha_status mha_linear_once(const mha_tensor* x, const mha_linear_weights* weights, const mha_tensor* out,
+                                   int num_threads) MHA_NOEXCEPT;
+/* LinearGradients; each may be null. linear_gradient.hpp has the rules, and says when x or weight may be null, too. */
+typedef struct mha_linear_gradients {
+  const mha_tensor* x;
+  const mha_tensor* weight;
+  const mha_tensor* bias;
+} mha_linear_gradients;
+MHA_API mha_status mha_linear_gradient(const mha_tensor* x, const mha_tensor* weight, const mha_tensor* dout,
+                                       const mha_linear_gradients* gradients, int num_threads) MHA_NOEXCEPT;
+
 typedef int mha_activation;
 enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH, MHA_ACTIVATION_SILU };
 /* out = activation(x) * up. up: null for 1; all are of the shape of x. */

@@ -218,6 +218,24 @@ mha_status mha_linear_forward(const mha_linear* linear, const mha_tensor* x, con
   return guarded(__func__, [&] { linear_layer_of(linear).forward(view(x, "x"), view(out, "out"), num_threads); });
 }
 
+mha_status mha_linear_once(const mha_tensor* x, const mha_linear_weights* weights, const mha_tensor* out,
+                           int num_threads) noexcept {
+  return guarded(__func__, [&] {
+    linear(view(x, "x"), linear_of<TensorView>(given(weights, "weights"), "weights"), view(out, "out"), num_threads);
+  });
+}
+
+mha_status mha_linear_gradient(const mha_tensor* x, const mha_tensor* weight, const mha_tensor* dout,
+                               const mha_linear_gradients* gradients, int num_threads) noexcept {
+  return guarded(__func__, [&] {
+    const mha_linear_gradients& wanted = given(gradients, "gradients");
+    linear_gradient(
+        view(x, "x"), view(weight, "weight"), view(dout, "dout"),
+        {view(wanted.x, "gradients.x"), view(wanted.weight, "gradients.weight"), view(wanted.bias, "gradients.bias")},
+        num_threads);
+  });
+}
+
 ptrdiff_t mha_linear_in_features(const mha_linear* linear) noexcept { return object(*linear).in_features(); }
 ptrdiff_t mha_linear_out_features(const mha_linear* linear) noexcept { return object(*linear).out_features(); }
 bool mha_linear_has_bias(const mha_linear* linear) noexcept { return object(*linear).has_bias(); }

@@ -134,6 +134,9 @@ struct ProductTile {
   void* out;  // [rows, columns], likewise
   Index out_row;
   bool starts;
+  // Rows of memory that are read soon: they are prefetched strip by strip. Null: none.
+  const void* upcoming;
+  Index upcoming_row, upcoming_rows, upcoming_bytes;  // bytes between rows; number; bytes of each
 };
 
 /// Bytes of one column in a row of a panel: kPanelBytes over it are the columns of a panel.

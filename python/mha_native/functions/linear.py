@@ -117,9 +117,9 @@ def linear_gradient(
 
     Notes
     -----
-    The gradient of `x` is ``dout W``: a row depends on the same row of `dout` alone. The gradients of `weight` and `bias`
-    are sums over rows, of spans of 128 rows that are added in order. So the number of threads does not change one bit.
-    Gradients of 16-bit arrays are summed in float32 and rounded once.
+    The gradient of `x` is ``dout W``: a row depends on the same row of `dout` alone. The gradients of `weight` and
+    `bias` are sums over rows, of spans of 128 rows that are added in order. So the number of threads does not change
+    one bit. Gradients of 16-bit arrays are summed in float32 and rounded once.
 
     Examples
     --------

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
+from mha_native_bench.cases.oracle import joined
 from mha_native_bench.cases.padding import padded, unpadded
 from mha_native_bench.contenders.contender import CannotCompute, Contender, Program, of_arrays
 from mha_native_bench.contenders.peers.torch_flex import flex_attend
@@ -24,6 +25,7 @@ Form = tuple[str, Run, Callable[[Any], Array]]  # a name, what is timed, and the
 
 class Torch(Contender):
     name = "torch"
+    has_gradients = True
 
     def description(self) -> str:
         return f"{torch.__version__}; threads by torch.set_num_threads, in torch.inference_mode"
@@ -34,6 +36,9 @@ class Torch(Contender):
             raise CannotCompute("by transformers")
         if case.weights == "bf16" or case.cache:
             raise CannotCompute("no 16 bits behind float32")
+        if case.is_backward:
+            run = (linear_backward if case.kind == "linear_backward" else attention_backward)(case, inputs)
+            return [Program(self.name, threads, run, turn(threads, True), lambda found: joined(map(array_of, found)))]
         forms = {"sdpa": dense, "ragged": padded_batch, "encoder_layer": encoder_layers}.get(case.kind, layers)
         return [
             # Layers alone read the switch for the fast path.
@@ -84,6 +89,25 @@ def dense(case: Case, inputs: Inputs) -> Iterator[Form]:
         yield "groups as queries", partial(attend, groups, key, value), lambda out: array_of(out.view(query.shape))
     if case.window is not None or case.softcap is not None or case.blocks:
         yield "flex", flex_attend(case, query, key, value), array_of
+
+
+def linear_backward(_: Case, inputs: Inputs) -> Run:
+    """The products that autograd computes for a linear map, without its bookkeeping."""
+    x, weight, dout = map(tensor_of, inputs.arrays)
+    rows, of_rows = x.flatten(0, -2), dout.flatten(0, -2)
+    return lambda: (dout @ weight, of_rows.T @ rows, of_rows.sum(0))
+
+
+def attention_backward(case: Case, inputs: Inputs) -> Run:
+    """The operator that autograd calls for fused attention, from the results of a call that is not timed."""
+    if case.Hk != case.H:
+        raise CannotCompute("no gradient of grouped heads on a CPU")
+    operators = torch.ops.aten
+    query, key, value, dout = map(tensor_of, inputs.arrays)
+    attend = operators._scaled_dot_product_flash_attention_for_cpu
+    out, lse = attend(query, key, value, 0.0, case.causal)
+    differentiate = operators._scaled_dot_product_flash_attention_for_cpu_backward
+    return lambda: differentiate(dout, query, key, value, out, lse, 0.0, case.causal)
 
 
 def masks(case: Case, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor | None]]:

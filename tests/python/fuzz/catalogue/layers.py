@@ -47,6 +47,19 @@ def _make_layer(rng: Generator) -> Made:
     return mha.MultiHeadAttention, arguments | some(rng, {"bias": {"query", "value"}})
 
 
+@entry("linear")
+def _linear(rng: Generator) -> Made:
+    arguments = {"x": normal(rng, 2, 7, FEATURES), "weight": normal(rng, INNER, FEATURES)}
+    return mha.linear, arguments | some(rng, {"bias": normal(rng, INNER), "num_threads": 2})
+
+
+@entry("linear_gradient")
+def linear_gradient(rng: Generator) -> Made:
+    arguments = {"x": normal(rng, 2, 7, FEATURES), "weight": normal(rng, INNER, FEATURES)}
+    more = {"wrt": ("weight", "bias"), "num_threads": 2}
+    return mha.linear_gradient, arguments | {"dout": normal(rng, 2, 7, INNER)} | some(rng, more)
+
+
 @entry("RotaryEmbedding constructor")
 def _make_rotary(rng: Generator) -> Made:
     arguments = {"cos": normal(rng, 7, 3), "sin": normal(rng, 7, 3)}

@@ -27,7 +27,7 @@ from .entry import (
     score_options,
     some,
 )
-from .layers import layer
+from .layers import layer, linear_gradient
 from .transformers import module
 
 
@@ -58,6 +58,11 @@ def _reference_statistics(rng: Generator) -> Made:
 @entry("reference.attention_gradient")
 def _reference_gradient(rng: Generator) -> Made:
     return reference.attention_gradient, _without(_gradient(rng)[1], "out", "lse", "wrt", "num_threads")
+
+
+@entry("reference.linear_gradient")
+def _reference_linear_gradient(rng: Generator) -> Made:
+    return reference.linear_gradient, _without(linear_gradient(rng)[1], "wrt", "num_threads")
 
 
 @entry("reference.rotate")
