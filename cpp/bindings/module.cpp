@@ -41,6 +41,7 @@ PYBIND11_MODULE(core_of_main_interpreter, m, py::mod_gil_not_used()) {
   });
 
   mha::bindings::bind_attention(m);
+  mha::bindings::bind_cross_entropy(m);
   mha::bindings::bind_dlpack(m);
   mha::bindings::bind_dtypes(m);
   mha::bindings::bind_embedding(m);

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ._core import __version__
 from .functions.activation import ActivationGradients, activation, activation_gradient
 from .functions.attention import attention_weights, scaled_dot_product_attention
+from .functions.cross_entropy import CrossEntropy, cross_entropy
 from .functions.embedding_gradient import embedding_gradient
 from .functions.gradient import AttentionGradients, attention_gradient, attention_gradient_varlen
 from .functions.kv_cache import KVCache
@@ -49,6 +50,7 @@ __all__ = [
     "AttentionGradients",
     "AttentionStatistics",
     "CausalDecoder",
+    "CrossEntropy",
     "Decoder",
     "DecoderLayer",
     "Encoder",
@@ -75,6 +77,7 @@ __all__ = [
     "attention_statistics",
     "attention_weights",
     "available_isas",
+    "cross_entropy",
     "distributed",
     "embedding_gradient",
     "generate",

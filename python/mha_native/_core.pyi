@@ -149,6 +149,18 @@ def embed_tokens(
     num_threads: int | None,
     /,
 ) -> NDArray[Any]: ...
+def cross_entropy(
+    x: NDArray[Any],
+    weight: NDArray[Any],
+    targets: NDArray[np.integer],
+    bias: NDArray[Any] | None,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+    wrt: tuple[str, ...],
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
 def embedding_gradient(
     ids: NDArray[np.integer], dout: NDArray[Any], num_embeddings: int, num_threads: int | None, /
 ) -> NDArray[Any]: ...
@@ -161,12 +173,13 @@ def adamw(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
-    gradient_scale: float,
+    gradient_norm: float,
+    max_norm: float,
     step: int,
     num_threads: int | None,
     /,
 ) -> None: ...
-def sum_of_squares(x: NDArray[Any], num_threads: int | None, /) -> float: ...
+def gradient_norm(gradients: list[NDArray[Any]], num_threads: int | None, /) -> float: ...
 def mean_pool(
     x: NDArray[Any],
     cu_seqlens: NDArray[np.integer],

@@ -96,6 +96,8 @@ class AdamW:
         self._eps = _at_least_0("eps", eps)
         self._weight_decay = _at_least_0("weight_decay", weight_decay)
         self._max_grad_norm = None if max_grad_norm is None else _at_least_0("max_grad_norm", max_grad_norm)
+        if self._max_grad_norm == 0:
+            raise ValueError("AdamW: max_grad_norm must be more than 0; got 0")
         self._schedule = schedule
         self._weights = {name: _master("AdamW", f"weights[{name!r}]", array) for name, array in weights.items()}
         self._moments = {name: (np.zeros_like(array), np.zeros_like(array)) for name, array in self._weights.items()}
@@ -142,13 +144,11 @@ class AdamW:
             Before any work, if an argument breaks a rule, and with `max_grad_norm` if the norm is not finite.
         """
         given = self._checked(gradients)
-        lr, scale, norm = self.lr, 1.0, None
-        if self._max_grad_norm is not None:
-            norm = math.sqrt(sum(_core.sum_of_squares(g, num_threads) for g in given.values()))
-            if not math.isfinite(norm):
-                raise ValueError(f"AdamW.step: the norm of gradients must be finite; got {norm}")
-            scale = min(1.0, self._max_grad_norm / (norm + 1e-6))
-        numbers = lr, self._betas, self._eps, self._weight_decay, scale
+        norm = None if self._max_grad_norm is None else _core.gradient_norm([*given.values()], num_threads)
+        if norm is not None and not math.isfinite(norm):
+            raise ValueError(f"AdamW.step: the norm of gradients must be finite; got {norm}")
+        clipping = norm or 0.0, self._max_grad_norm or 0.0
+        numbers = self.lr, self._betas, self._eps, self._weight_decay, *clipping
         for name, gradient in given.items():
             arrays = (_flat(array) for array in (self._weights[name], *self._moments[name]))
             weight, m, v = arrays

@@ -89,6 +89,8 @@ STRUCTS = {
     "AttentionGradients": "mha_attention_gradients",
     "AttentionRecord": "mha_attention_record",
     "AttentionStatistics": "mha_statistics",
+    "CrossEntropyGradients": "mha_cross_entropy_gradients",
+    "CrossEntropyOptions": "mha_cross_entropy_options",
     "EmbeddingTables": "mha_embedding_tables",
     "Executor": "mha_executor",
     "KVCacheConfig": "mha_cache_config",
@@ -172,7 +174,7 @@ def test_structs_have_the_same_fields(name: str) -> None:
 def test_enumerations_have_the_same_values() -> None:
     in_cpp = [re.findall(r"\w+", body) for body in re.findall(r"^enum class \w+[^{]*{([^}]*)}", CPP, re.M)]
     in_c = [re.findall(r"(\w+)[^,]*", body.lower()) for body in re.findall(r"^enum {([^}]*)}", C, re.M)]
-    assert len(in_cpp) == 7
+    assert len(in_cpp) == 8
     for values in in_cpp:
         same = [
             other

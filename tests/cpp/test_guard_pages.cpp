@@ -135,6 +135,13 @@ void run_layers(GuardedMemory& memory, Index width, Index hidden, Index rows, We
                           format);
   gated.forward(x, memory.output<T>({2, rows, width}), 2);
   Linear(linear(hidden, width), format).forward(x, memory.output<T>({2, rows, hidden}), 2);
+  if (format == WeightFormat::plain) {
+    const LinearWeights once = linear(hidden, width);
+    mha::linear(x, once, memory.output<T>({2, rows, hidden}), 2);
+    const LinearGradients gradients = {memory.output<T>({2, rows, width}), memory.output<T>({hidden, width}),
+                                       memory.output<T>({hidden})};
+    linear_gradient(x, once.weight, memory.random<T>({2, rows, hidden}), gradients, 2);
+  }
   norm().forward(x, memory.output<T>({2, rows, width}), 2);
   const TransformerLayer layer{attention, {}, feed_forward, norm(), norm(), {}, NormPlacement::before};
   const LayerNorm last = norm();
@@ -176,6 +183,9 @@ void train(GuardedMemory& memory, Index width) {
   if (const Index pairs = width / 2; pairs > 0)
     RotaryEmbedding(memory.random<Sum<T>>({4, pairs}), memory.random<Sum<T>>({4, pairs}))
         .rotate(x, memory.integers({3, 0, 1}), memory.output<T>({3, width}), true);
+  cross_entropy(x, memory.random<T>({5, width}), memory.random<T>({5}), memory.integers({4, -100, 0}),
+                memory.output<Sum<T>>({1}),
+                {memory.output<T>({3, width}), memory.output<T>({5, width}), memory.output<T>({5})});
   const MutableTensorView weights = memory.output<Sum<T>>({3, width}), m = memory.output<Sum<T>>({3, width}),
                           v = memory.output<Sum<T>>({3, width});
   for (const MutableTensorView& view : {weights, m, v})

@@ -214,6 +214,20 @@ TEST(MissingTensors, OfGradients) {
   });
 }
 
+TEST(MissingTensors, OfLinearMaps) {
+  Call once("mha_linear_once");
+  const auto *x = once("x", {T, E}), *out = once("out", {T, E});
+  const mha_linear_weights weights = {once("weight", kSquare), once.optional("bias", kVector), nullptr};
+  once.expect_refusals([&] { return mha_linear_once(x, &weights, out, 1); });
+
+  Call gradient("mha_linear_gradient");
+  const auto *rows = gradient("x", {T, E}), *weight = gradient("weight", kSquare), *dout = gradient("dout", {T, E});
+  const mha_linear_gradients gradients = {gradient.optional("gradients.x", {T, E}),
+                                          gradient.optional("gradients.weight", kSquare),
+                                          gradient.optional("gradients.bias", kVector)};
+  gradient.expect_refusals([&] { return mha_linear_gradient(rows, weight, dout, &gradients, 1); });
+}
+
 TEST(MissingTensors, OfShards) {
   Call merge("mha_merge_attention");
   const std::vector<const mha_tensor*> outs = {merge("outs[0]", kHeads), merge("outs[1]", kHeads)},

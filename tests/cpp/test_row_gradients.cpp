@@ -1,4 +1,4 @@
-// Gradients of norms, activations, rotary positions and tables, and AdamW: in C the bits of C++, outputs that begin as
+// Gradients of norms, activations, rotary positions and tables, cross-entropy, and AdamW: in C the bits of C++, outputs that begin as
 // NaN and have strides, and calls that are refused. The Python tests compare the numbers with an oracle.
 #include <gtest/gtest.h>
 
@@ -187,9 +187,10 @@ TEST(RowGradients, AdamW) {
     Rows of_strided = m, squares = m;
     const mha_tensor tensors[] = {c_tensor(c_w), c_tensor(gradient), c_tensor(c_m), c_tensor(c_v)};
     for (std::int64_t step = 1; step <= 3; ++step) {
-      adamw(w.view(), gradient.view(), m.view(), v.view(), {0.1, 0.8, 0.9, 1e-6, 0.5, 2, step});
-      adamw(strided.view, gradient.view(), of_strided.view(), squares.view(), {0.1, 0.8, 0.9, 1e-6, 0.5, 2, step}, 2);
-      const mha_adamw_step numbers = {0.1, 0.8, 0.9, 1e-6, 0.5, 2, step};
+      adamw(w.view(), gradient.view(), m.view(), v.view(), {0.1, 0.8, 0.9, 1e-6, 0.5, 4, 2, step});
+      adamw(strided.view, gradient.view(), of_strided.view(), squares.view(), {0.1, 0.8, 0.9, 1e-6, 0.5, 4, 2, step},
+            2);
+      const mha_adamw_step numbers = {0.1, 0.8, 0.9, 1e-6, 0.5, 4, 2, step};
       EXPECT_OK(mha_adamw(&tensors[0], &tensors[1], &tensors[2], &tensors[3], &numbers, 2));
     }
     expect_written(w);
@@ -201,8 +202,8 @@ TEST(RowGradients, AdamW) {
     EXPECT_EQ(c_v.data(), v.data());
     double expected = 0, found = 0;
     for (const float number : gradient.data()) expected += double(number) * double(number);
-    EXPECT_OK(mha_sum_of_squares(&tensors[1], 2, &found));
-    EXPECT_NEAR(found, expected, 1e-12 * expected);
+    EXPECT_OK(mha_gradient_norm(&tensors[1], 1, 2, &found));
+    EXPECT_NEAR(found, std::sqrt(expected), 1e-12 * expected);
   });
   Rows w = weight, m = Rows({kRows, kColumns}, 0), v = m;
   const mha_tensor c_w = c_tensor(w), c_gradient = c_tensor(gradient), c_m = c_tensor(m), c_v = c_tensor(v);
@@ -211,13 +212,57 @@ TEST(RowGradients, AdamW) {
   };
   expect_words(refused({-1}), {"lr must be a finite number of at least 0"});
   expect_words(refused({0.1, 1}), {"beta1 must be at least 0 and less than 1"});
-  expect_words(refused({0.1, 0.9, 0.9, 0, 0, 1, 0}), {"step must be at least 1"});
-  const mha_adamw_step numbers = {0.1, 0.8, 0.9, 1e-6, 0.5, 2, 1};
+  expect_words(refused({0.1, 0.9, 0.9, 0, 0, 1, 1, 0}), {"step must be at least 1"});
+  const mha_adamw_step numbers = {0.1, 0.8, 0.9, 1e-6, 0.5, 4, 2, 1};
   expect_failure(MHA_INVALID_ARGUMENT, mha_adamw(&c_w, &c_gradient, &c_w, &c_v, &numbers, 0),
                  {"m must not overlap weight"});
   expect_failure(MHA_INVALID_ARGUMENT, mha_adamw(&c_w, &c_gradient, &c_m, &c_v, nullptr, 0), {"step"});
-  expect_failure(MHA_INVALID_ARGUMENT, mha_sum_of_squares(&c_w, 0, nullptr), {"sum"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_gradient_norm(&c_w, 1, 0, nullptr), {"norm"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_gradient_norm(nullptr, 1, 0, nullptr), {"gradients"});
   EXPECT_EQ(w.data(), weight.data());
+}
+
+TEST(RowGradients, CrossEntropy) {
+  constexpr Index kWords = 37;
+  const Rows x = Rows::random({kRows, kColumns}, 1), weight = Rows::random({kWords, kColumns}, 2);
+  const Rows bias = Rows::random({kWords}, 3);
+  std::vector<std::int64_t> targets;
+  for (Index i = 0; i < kRows; ++i) targets.push_back(i % 3 == 0 ? -7 : i % kWords);
+  const mha_tensor c_x = c_tensor(x), c_weight = c_tensor(weight), c_bias = c_tensor(bias);
+  on_every_isa([&] {
+    for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
+      const CrossEntropyOptions options{-7, 0.1, reduction, 2};
+      const Index losses = reduction == Reduction::none ? kRows : 1;
+      Rows loss = nans<float>({losses}), dx = nans<float>({kRows, kColumns}), dweight = nans<float>({kWords, kColumns});
+      Rows dbias = nans<float>({kWords}), c_loss = loss, c_dx = dx, c_dweight = dweight, c_dbias = dbias;
+      cross_entropy(x.view(), weight.view(), bias.view(), targets.data(), loss.view(),
+                    {dx.view(), dweight.view(), dbias.view()}, options);
+      for (const Rows* result : {&loss, &dx, &dweight, &dbias}) expect_written(*result);
+      const Strided strided(true);
+      cross_entropy(x.view(), weight.view(), bias.view(), targets.data(), loss.view(), {strided.view, {}, {}}, options);
+      strided.expect_equal(dx);
+      const mha_tensor results[] = {c_tensor(c_loss), c_tensor(c_dx), c_tensor(c_dweight), c_tensor(c_dbias)};
+      const mha_cross_entropy_gradients wanted = {&results[1], &results[2], &results[3]};
+      const mha_cross_entropy_options c_options = {-7, 0.1, static_cast<mha_reduction>(reduction), 1};
+      EXPECT_OK(mha_cross_entropy(&c_x, &c_weight, &c_bias, targets.data(), &results[0], &wanted, &c_options));
+      EXPECT_EQ(c_loss.data(), loss.data());
+      EXPECT_EQ(c_dx.data(), dx.data());
+      EXPECT_EQ(c_dweight.data(), dweight.data());
+      EXPECT_EQ(c_dbias.data(), dbias.data());
+    }
+  });
+  Rows loss = nans<float>({1});
+  const mha_tensor c_loss = c_tensor(loss);
+  const mha_cross_entropy_options unknown = {-7, 0, 3, 0};
+  expect_failure(MHA_INVALID_ARGUMENT,
+                 mha_cross_entropy(&c_x, &c_weight, nullptr, targets.data(), &c_loss, nullptr, &unknown),
+                 {"reduction"});
+  expect_failure(MHA_INVALID_ARGUMENT,
+                 mha_cross_entropy(&c_x, &c_weight, nullptr, targets.data(), &c_loss, nullptr, nullptr),
+                 {"targets must be at least 0", "got -7 for row 0"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_cross_entropy(&c_x, &c_weight, nullptr, nullptr, &c_loss, nullptr, nullptr),
+                 {"targets"});
+  EXPECT_TRUE(std::isnan(loss.data()[0]));
 }
 
 }  // namespace

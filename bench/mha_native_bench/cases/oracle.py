@@ -43,7 +43,10 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
         of_x: NDArray[np.float64] = tape.backward(arrays[1]).inputs["x"]
         return of_x
     if case.is_backward:
-        gradients = {"attention_backward": reference.attention_gradient, "linear_backward": reference.linear_gradient}
+        gradients: dict[str, Callable[..., dict[str, Array]]] = {
+            "attention_backward": reference.attention_gradient,
+            "linear_backward": reference.linear_gradient,
+        }
         return joined(gradients[case.kind](*arrays, **case.options).values())
     if case.kind in ("sdpa", "cached"):
         options = case.options if case.kind == "sdpa" else {"is_causal": case.Tq > 1}

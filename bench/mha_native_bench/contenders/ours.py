@@ -66,7 +66,7 @@ class Ours(Contender):
         return [Program(self.name, threads, lambda: layer(*inputs.arrays, **options))]
 
 
-def gradients(case: Case, inputs: Inputs, options: dict[str, Any]) -> Callable[[], tuple[Array, ...]]:
+def gradients(case: Case, inputs: Inputs, options: dict[str, Any]) -> Callable[[], tuple[Any, ...]]:
     """Gradients of all arguments; of attention from the results of a call that is not timed."""
     if case.kind == "linear_backward":
         return lambda: mha_native.linear_gradient(*inputs.arrays, **options)

@@ -16,11 +16,12 @@ struct AdamWStep {
   double beta2 = 0.999;        // of the second one, in [0, 1)
   double eps = 1e-8;           // at least 0
   double weight_decay = 0.01;  // times lr, is taken from the weight, and not from the gradient
-  double gradient_scale = 1;   // multiplies the gradient first
+  double gradient_norm = 0;    // of all gradients of the step: gradient_norm()
+  double max_norm = 0;         // gradients are multiplied by max_norm / gradient_norm, if that is less than 1; 0: never
   std::int64_t step = 1;       // counted from 1
 };
 
-/// With g = gradient_scale * gradient, in place:
+/// With g = gradient * min(1, max_norm / (gradient_norm + 1e-6)), in place:
 ///
 ///   weight = weight (1 - lr weight_decay)
 ///   m = m + (g - m) (1 - beta1),  v = beta2 v + (1 - beta2) g^2
@@ -35,7 +36,10 @@ struct AdamWStep {
 MHA_API void adamw(const MutableTensorView& weight, const TensorView& gradient, const MutableTensorView& m,
                    const MutableTensorView& v, const AdamWStep& step, int num_threads = 0);
 
-/// The sum of the squares of all elements, in double precision. No bit depends on the number of threads.
-MHA_API double sum_of_squares(const TensorView& x, int num_threads = 0);
+/// The root of the sum of the squares of all elements of `count` tensors, in double precision. No bit depends on the
+/// number of threads.
+///
+/// @param gradients up to four axes each, of any floating-point dtype; any strides
+MHA_API double gradient_norm(const TensorView* gradients, Index count, int num_threads = 0);
 
 }  // namespace mha

@@ -23,7 +23,7 @@ struct LinearGradients {
 /// The gradient of x is dout W, with the bits of linear() by the transposed weights: a row depends on the same row of
 /// dout alone. The gradients of weight and bias are sums over rows, in f32 for elements of 16 bits: of spans of 128 rows,
 /// which are added in order. So bits do not depend on threads. Without rows they are 0.
-/// @throws std::invalid_argument, DTypeError, AllocationError before anything is written
+/// @throws std::invalid_argument, DTypeError before anything is written; AllocationError
 MHA_API void linear_gradient(const TensorView& x, const TensorView& weight, const TensorView& dout,
                              const LinearGradients& gradients, int num_threads = 0);
 

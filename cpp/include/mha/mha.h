@@ -402,16 +402,37 @@ MHA_API mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens,
 MHA_API mha_status mha_embedding_gradient(const int64_t* ids, const mha_tensor* dout, const mha_tensor* out,
                                           int num_threads) MHA_NOEXCEPT;
 
+/* What becomes of the losses of rows: Reduction. */
+typedef int mha_reduction;
+enum { MHA_REDUCTION_MEAN, MHA_REDUCTION_SUM, MHA_REDUCTION_NONE };
+typedef struct mha_cross_entropy_options {
+  int64_t ignore_index;
+  double label_smoothing;
+  mha_reduction reduction;
+  int num_threads;
+} mha_cross_entropy_options;
+/* Where gradients of the loss go: CrossEntropyGradients; each may be null. */
+typedef struct mha_cross_entropy_gradients {
+  const mha_tensor *x, *weight, *bias;
+} mha_cross_entropy_gradients;
+/* weight: [V, E]; bias: [V] or null; targets: one for each row of x, [..., E]; loss: [N], with a reduction [1]. gradients
+ * may be null; options, too: the defaults of CrossEntropyOptions. */
+MHA_API mha_status mha_cross_entropy(const mha_tensor* x, const mha_tensor* weight, const mha_tensor* bias,
+                                     const int64_t* targets, const mha_tensor* loss,
+                                     const mha_cross_entropy_gradients* gradients,
+                                     const mha_cross_entropy_options* options) MHA_NOEXCEPT;
+
 /* The numbers of a step of AdamW: AdamWStep, whose zeros stand for nothing. */
 typedef struct mha_adamw_step {
-  double lr, beta1, beta2, eps, weight_decay, gradient_scale;
+  double lr, beta1, beta2, eps, weight_decay, gradient_norm, max_norm;
   int64_t step; /* counted from 1 */
 } mha_adamw_step;
 /* Changes weight, m and v in place; all are of the shape of weight. adamw.hpp has the equations. */
 MHA_API mha_status mha_adamw(const mha_tensor* weight, const mha_tensor* gradient, const mha_tensor* m,
                              const mha_tensor* v, const mha_adamw_step* step, int num_threads) MHA_NOEXCEPT;
-/* The sum of the squares of the elements of x. */
-MHA_API mha_status mha_sum_of_squares(const mha_tensor* x, int num_threads, double* sum) MHA_NOEXCEPT;
+/* The root of the sum of the squares of all elements of `count` tensors. */
+MHA_API mha_status mha_gradient_norm(const mha_tensor* gradients, ptrdiff_t count, int num_threads,
+                                     double* norm) MHA_NOEXCEPT;
 
 /* Which norm one is: NormKind. */
 typedef int mha_norm_kind;

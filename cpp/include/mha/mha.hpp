@@ -8,6 +8,7 @@
 #include "mha/attention_gradient.hpp"    // attention_gradient
 #include "mha/attention_statistics.hpp"  // attention_statistics
 #include "mha/cancellation.hpp"          // cancelling a call
+#include "mha/cross_entropy.hpp"         // of a linear map over a vocabulary, and its gradients
 #include "mha/dtype.hpp"                 // element types, from the registry dtypes.def
 #include "mha/embedding.hpp"             // tokens to vectors, and vectors of a text to one
 #include "mha/errors.hpp"                // exceptions

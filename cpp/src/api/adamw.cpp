@@ -1,4 +1,4 @@
-// AdamW, and sums of squares: how they are divided into tasks.
+// AdamW, and the norm of gradients: how they are divided into tasks.
 #include "mha/adamw.hpp"
 
 #include <algorithm>
@@ -54,6 +54,24 @@ void squares_task(const void* context, Index task, int) {
   call.sums[task] = sum;
 }
 
+double sum_of_squares(const TensorView& x, int num_threads) {
+  const ElementRuns runs(x);
+  if (runs.tasks() == 0) return 0;
+  Layout layout;
+  const DenseInput input(x, layout);
+  const std::size_t sums_at = layout.take(double(runs.tasks()) * sizeof(double));
+  const int threads = threads_for(num_threads, runs.tasks(), runs.elements() * kWorkPerElement / 4);
+  const CallMemory memory(layout, threads, 0);
+  double* const sums = reinterpret_cast<double*>(memory.data() + sums_at);
+  const SquaresCall call{runs, active_kernels().kernels[static_cast<int>(x.dtype)].rows.squares,
+                         operand(input.gather(memory.data())), sums};
+  const Phase phase{runs.tasks(), &squares_task, &call};
+  run_phases(&phase, 1, threads);
+  double total = 0;
+  for (Index task = 0; task < runs.tasks(); ++task) total += sums[task];
+  return total;
+}
+
 }  // namespace
 
 void adamw(const MutableTensorView& weight, const TensorView& gradient, const MutableTensorView& m,
@@ -72,7 +90,7 @@ void adamw(const MutableTensorView& weight, const TensorView& gradient, const Mu
   const double of_m = 1 - std::pow(step.beta1, double(step.step));
   const double of_v = 1 - std::pow(step.beta2, double(step.step));
   AdamWRun numbers{};
-  numbers.gradient_scale = step.gradient_scale;
+  numbers.gradient_scale = step.max_norm > 0 ? std::min(1.0, step.max_norm / (step.gradient_norm + 1e-6)) : 1;
   numbers.decay = 1 - step.lr * step.weight_decay;
   numbers.beta1 = step.beta1;
   numbers.beta2 = step.beta2;
@@ -88,24 +106,12 @@ void adamw(const MutableTensorView& weight, const TensorView& gradient, const Mu
     if (written[i]) read[i].scatter(*written[i], memory.data());
 }
 
-double sum_of_squares(const TensorView& x, int num_threads) {
+double gradient_norm(const TensorView* gradients, Index count, int num_threads) {
   const FloatingPointState state;
-  validate_sum_of_squares(x);
-  const ElementRuns runs(x);
-  if (runs.tasks() == 0) return 0;
-  Layout layout;
-  const DenseInput input(x, layout);
-  const std::size_t sums_at = layout.take(double(runs.tasks()) * sizeof(double));
-  const int threads = threads_for(num_threads, runs.tasks(), runs.elements() * kWorkPerElement / 4);
-  const CallMemory memory(layout, threads, 0);
-  double* const sums = reinterpret_cast<double*>(memory.data() + sums_at);
-  const SquaresCall call{runs, active_kernels().kernels[static_cast<int>(x.dtype)].rows.squares,
-                         operand(input.gather(memory.data())), sums};
-  const Phase phase{runs.tasks(), &squares_task, &call};
-  run_phases(&phase, 1, threads);
+  validate_gradient_norm(gradients, count);
   double total = 0;
-  for (Index task = 0; task < runs.tasks(); ++task) total += sums[task];
-  return total;
+  for (Index i = 0; i < count; ++i) total += sum_of_squares(gradients[i], num_threads);
+  return std::sqrt(total);
 }
 
 }  // namespace mha

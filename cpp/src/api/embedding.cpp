@@ -123,7 +123,8 @@ struct TableGradientRun {
 void sum_rows_of_ids(const void* context, Index task, int) {
   const TableGradientRun& run = *static_cast<const TableGradientRun*>(context);
   const Index last = std::min((task + 1) * kTaskIds, run.out.extents[0]);
-  for (Index id = task * kTaskIds; id < last; ++id)
+  Cancellation& cancellation = Cancellation::of_this_thread();
+  for (Index id = task * kTaskIds; id < last && !cancellation.is_set(); ++id)
     run.sum_rows({run.starts[id + 1] - run.starts[id], run.out.extents[1], run.dout.data, run.dout.strides[0],
                   run.order + run.starts[id],
                   static_cast<std::byte*>(run.out.data) + id * run.out.strides[0] * size_of(run.out.dtype)});

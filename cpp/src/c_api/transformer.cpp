@@ -14,6 +14,9 @@ static_assert(static_cast<int>(Activation::none) == MHA_ACTIVATION_NONE &&
               static_cast<int>(Activation::silu) == MHA_ACTIVATION_SILU);
 static_assert(static_cast<int>(NormKind::layer) == MHA_NORM_LAYER && static_cast<int>(NormKind::rms) == MHA_NORM_RMS &&
               static_cast<int>(NormKind::rms_unit_offset) == MHA_NORM_RMS_UNIT_OFFSET);
+static_assert(static_cast<int>(Reduction::mean) == MHA_REDUCTION_MEAN &&
+              static_cast<int>(Reduction::sum) == MHA_REDUCTION_SUM &&
+              static_cast<int>(Reduction::none) == MHA_REDUCTION_NONE);
 static_assert(static_cast<int>(NormPlacement::after) == MHA_NORM_AFTER &&
               static_cast<int>(NormPlacement::before) == MHA_NORM_BEFORE);
 
@@ -126,17 +129,39 @@ mha_status mha_embedding_gradient(const int64_t* ids, const mha_tensor* dout, co
   return guarded(__func__, [&] { embedding_gradient(ids, view(dout, "dout"), view(out, "out"), num_threads); });
 }
 
+mha_status mha_cross_entropy(const mha_tensor* x, const mha_tensor* weight, const mha_tensor* bias,
+                             const int64_t* targets, const mha_tensor* loss,
+                             const mha_cross_entropy_gradients* gradients,
+                             const mha_cross_entropy_options* options) noexcept {
+  return guarded(__func__, [&] {
+    const mha_cross_entropy_gradients none{}, &wanted = gradients == nullptr ? none : *gradients;
+    CrossEntropyOptions chosen;
+    if (options != nullptr)
+      chosen = {options->ignore_index, options->label_smoothing,
+                enumerator<Reduction>("reduction", "mha_reduction", options->reduction, MHA_REDUCTION_NONE + 1),
+                options->num_threads};
+    cross_entropy(
+        view(x, "x"), view(weight, "weight"), view(bias, "bias"), targets, view(loss, "loss"),
+        {view(wanted.x, "gradients.x"), view(wanted.weight, "gradients.weight"), view(wanted.bias, "gradients.bias")},
+        chosen);
+  });
+}
+
 mha_status mha_adamw(const mha_tensor* weight, const mha_tensor* gradient, const mha_tensor* m, const mha_tensor* v,
                      const mha_adamw_step* step, int num_threads) noexcept {
   return guarded(__func__, [&] {
     const mha_adamw_step& s = given(step, "step");
     adamw(view(weight, "weight"), view(gradient, "gradient"), view(m, "m"), view(v, "v"),
-          {s.lr, s.beta1, s.beta2, s.eps, s.weight_decay, s.gradient_scale, s.step}, num_threads);
+          {s.lr, s.beta1, s.beta2, s.eps, s.weight_decay, s.gradient_norm, s.max_norm, s.step}, num_threads);
   });
 }
 
-mha_status mha_sum_of_squares(const mha_tensor* x, int num_threads, double* sum) noexcept {
-  return guarded(__func__, [&] { given(sum, "sum") = sum_of_squares(view(x, "x"), num_threads); });
+mha_status mha_gradient_norm(const mha_tensor* gradients, ptrdiff_t count, int num_threads, double* norm) noexcept {
+  return guarded(__func__, [&] {
+    const std::vector<TensorView> views = views_of<TensorView>(gradients, count, "gradients");
+    if (gradients == nullptr && count > 0) refuse_null("gradients");
+    given(norm, "norm") = gradient_norm(views.data(), count, num_threads);
+  });
 }
 
 mha_status mha_norm_create(const mha_tensor* weight, const mha_tensor* bias, double eps, mha_norm** norm) noexcept {

@@ -36,13 +36,22 @@ void validate_adamw(const MutableTensorView& weight, const TensorView& gradient,
   check("eps", step.eps, step.eps >= 0 && std::isfinite(step.eps), "a finite number of at least 0");
   check("weight_decay", step.weight_decay, step.weight_decay >= 0 && std::isfinite(step.weight_decay),
         "a finite number of at least 0");
+  check("gradient_norm", step.gradient_norm, step.gradient_norm >= 0 && std::isfinite(step.gradient_norm),
+        "a finite number of at least 0");
+  check("max_norm", step.max_norm, step.max_norm >= 0, "at least 0");
   check("step", double(step.step), step.step >= 1, "at least 1");
 }
 
-void validate_sum_of_squares(const TensorView& x) {
-  constexpr char f[] = "sum_of_squares";
-  check_dtypes(f, x.dtype, {{"x", x}});
-  check_rank(f, "x", x, 1, kMaxRank, {{"x", x}});
+void validate_gradient_norm(const TensorView* gradients, Index count) {
+  constexpr char f[] = "gradient_norm";
+  if (count < 0 || (count > 0 && gradients == nullptr))
+    throw std::invalid_argument(std::string(f) + ": gradients must be given, not be a null pointer; got " +
+                                std::to_string(count));
+  for (Index i = 0; i < count; ++i) {
+    const std::string name = "gradients[" + std::to_string(i) + "]";
+    check_dtypes(f, gradients[i].dtype, {{name.c_str(), gradients[i]}});
+    check_rank(f, name.c_str(), gradients[i], 1, kMaxRank, {{name.c_str(), gradients[i]}});
+  }
 }
 
 }  // namespace mha

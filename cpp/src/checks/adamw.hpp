@@ -1,4 +1,4 @@
-// The preconditions of adamw() and sum_of_squares().
+// The preconditions of adamw() and gradient_norm().
 #pragma once
 
 #include "mha/adamw.hpp"
@@ -8,6 +8,6 @@ namespace mha {
 void validate_adamw(const MutableTensorView& weight, const TensorView& gradient, const MutableTensorView& m,
                     const MutableTensorView& v, const AdamWStep& step);
 
-void validate_sum_of_squares(const TensorView& x);
+void validate_gradient_norm(const TensorView* gradients, Index count);
 
 }  // namespace mha

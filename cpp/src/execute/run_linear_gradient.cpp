@@ -13,12 +13,12 @@ namespace mha {
 namespace {
 
 /// Rows whose products are summed from 0, before the sum is added to the sums of the rows before: as many terms as a
-/// partial sum of a projection has. A panel of them takes 32 KB.
+/// partial sum of a projection has. A panel of them takes 32 KB. While they are multiplied, the next ones are prefetched.
 constexpr Index kSpanRows = 128;
 
-/// The largest block of the gradient of a weight that a task sums: 192 x 384 sums take 288 KB in f32, the rows of a span
-/// for it another 288 KB, and both stay in level 2.
-constexpr Index kMostOutFeatures = 192, kMostPanels = 6;
+/// The largest block of the gradient of a weight that a task sums: 256 x 384 sums take 384 KB in f32, the rows of a span
+/// for it 320 KB, and both stay in a level 2 of 1 MB.
+constexpr Index kMostOutFeatures = 256, kMostPanels = 6;
 
 /// Rows of registers: blocks of whole strips of them leave no strip lower than the others.
 constexpr Index kStripRows = 6;
@@ -37,14 +37,19 @@ struct RowsToRead {
     add_leading_axes(view, kMaxRank);
   }
 
+  const std::byte* at(Index row, Index column) const {
+    const Index k = row % view.extents[2], j = row / view.extents[2] % view.extents[1],
+                i = row / view.extents[2] / view.extents[1];
+    return static_cast<const std::byte*>(view.data) +
+           (i * view.strides[0] + j * view.strides[1] + k * view.strides[2] + column * view.strides[3]) *
+               size_of(view.dtype);
+  }
+
   /// Numbers [columns] from `first` on, of one row: where they lie, or in `to`. `near` has room for as many elements.
   template <class T>
   const T* read(Index row, Index first, Index columns, T* to, std::byte* near) const {
-    const Index k = row % view.extents[2], j = row / view.extents[2] % view.extents[1],
-                i = row / view.extents[2] / view.extents[1];
     const Index size = size_of(view.dtype), step = view.strides[3];
-    const std::byte* from = static_cast<const std::byte*>(view.data) +
-                            (i * view.strides[0] + j * view.strides[1] + k * view.strides[2] + first * step) * size;
+    const std::byte* from = at(row, first);
     if (step != 1) {
       for (Index c = 0; c < columns; ++c) std::memcpy(near + c * size, from + c * step * size, std::size_t(size));
       from = near;
@@ -52,6 +57,17 @@ struct RowsToRead {
     if (size == sizeof(T)) return reinterpret_cast<const T*>(from);
     widen(from, to, columns);
     return to;
+  }
+
+  /// Has the product `tile`, which is number `i` of `count`, prefetch its share of the columns [first, first + columns)
+  /// of `rows` rows from `row` on. It is a hint: rows of a batch that do not lie evenly are missed.
+  void prefetch(ProductTile& tile, Index i, Index count, Index row, Index rows, Index first, Index columns) const {
+    const Index begin = rows * i / count, size = size_of(view.dtype);
+    tile.upcoming_rows = rows * (i + 1) / count - begin;
+    if (tile.upcoming_rows == 0 || view.strides[3] != 1) return;
+    tile.upcoming = at(row + begin, first);
+    tile.upcoming_row = view.strides[2] * size;
+    tile.upcoming_bytes = columns * size;
   }
 
   TensorView view;
@@ -63,11 +79,12 @@ struct RowsToRead {
 struct LinearGradientRun {
   RowsToRead x, dout;
   MutableTensorView weight, bias;
+  bool adds;
   Index rows, out_features, in_features;
   const DTypeKernels *elements, *sums;
   Index out_blocks, panel_blocks, panels;
   Workers workers;
-  std::size_t dout_at, dout_row_at, x_at, weight_at, bias_at, near_at;  // in the scratch of a worker
+  std::size_t dout_at, row_at, x_at, weight_at, bias_at, near_at;  // in the scratch of a worker
 };
 
 /// A span of dout as slices of columns, [slice][kSpanRows][kSliceBytes].
@@ -109,6 +126,12 @@ void store(const LinearGradientRun& run, const std::byte* numbers, Index columns
   for (Index c = 0; c < columns; ++c) std::memcpy(to + c * step * size, near + c * size, std::size_t(size));
 }
 
+/// Reads numbers that are sums.
+template <class T>
+void load(const std::byte* from, Index step, Index columns, T* to) {
+  for (Index c = 0; c < columns; ++c) std::memcpy(to + c, from + c * step * Index(sizeof(T)), sizeof(T));
+}
+
 template <class T>
 void sum_block(const LinearGradientRun& run, Index task, std::byte* scratch) {
   constexpr Index kWidth = kPanelBytes / Index(sizeof(T));
@@ -118,48 +141,73 @@ void sum_block(const LinearGradientRun& run, Index task, std::byte* scratch) {
               last_out = std::min(run.out_features, strips * (out_block + 1) / run.out_blocks * kStripRows);
   const Index first_panel = run.panels * panel_block / run.panel_blocks,
               last_panel = run.panels * (panel_block + 1) / run.panel_blocks;
-  const Index outs = last_out - first_out, row = (last_panel - first_panel) * kWidth;
+  const Index outs = last_out - first_out, panels = last_panel - first_panel, row = panels * kWidth;
+  const Index first_in = first_panel * kWidth, columns = std::min(run.in_features - first_in, row);
   const bool sums_bias = run.bias && panel_block == 0;
   const Slices<T> dout{reinterpret_cast<T*>(scratch + run.dout_at), outs};
-  T* const dout_row = reinterpret_cast<T*>(scratch + run.dout_row_at);
+  T* const row_near = reinterpret_cast<T*>(scratch + run.row_at);
   T* const x = reinterpret_cast<T*>(scratch + run.x_at);
   T* const weight = reinterpret_cast<T*>(scratch + run.weight_at);
   T* const bias = reinterpret_cast<T*>(scratch + run.bias_at);
   std::byte* const near = scratch + run.near_at;
   if (run.weight && run.rows == 0) std::fill_n(weight, outs * row, T(0));
   if (sums_bias) std::fill_n(bias, outs, T(0));
-  Cancellation& cancellation = Cancellation::of_this_thread();
-  for (Index first = 0; first < run.rows && !cancellation.is_set(); first += kSpanRows) {
-    const Index count = std::min(kSpanRows, run.rows - first);
-    for (Index r = 0; r < count; ++r) dout.store(r, run.dout.read(first + r, first_out, outs, dout_row, near));
-    if (sums_bias) add_columns(dout, count, bias);
-    if (!run.weight) continue;
-    for (Index p = first_panel; p < last_panel; ++p) {
-      const Index columns = std::min(kWidth, run.in_features - p * kWidth);
-      for (Index r = 0; r < count; ++r) {
-        T* const to = x + r * kWidth;
-        const T* const from = run.x.read(first + r, p * kWidth, columns, to, near);
-        if (from != to) std::memcpy(to, from, std::size_t(columns) * sizeof(T));
-        std::fill_n(to + columns, kWidth - columns, T(0));
-      }
-      for (Index slice = 0; slice < dout.count(); ++slice)
-        run.sums->add_products({dout.columns(slice), columns, count, dout.at(slice, 0), 1, dout.kColumns, x, kWidth,
-                                weight + slice * dout.kColumns * row + (p - first_panel) * kWidth, row, first == 0});
-    }
-  }
   const Index size = size_of(run.dout.view.dtype);
   const auto at = [&](const MutableTensorView& view, Index offset) {
     return static_cast<std::byte*>(view.data) + offset * size;
   };
+  const auto weight_at = [&](Index out) {
+    return at(run.weight, (first_out + out) * run.weight.strides[0] + first_in * run.weight.strides[1]);
+  };
+  if (run.adds) {
+    for (Index o = 0; run.weight && o < outs; ++o) load(weight_at(o), run.weight.strides[1], columns, weight + o * row);
+    if (sums_bias) load(at(run.bias, first_out * run.bias.strides[0]), run.bias.strides[0], outs, bias);
+  }
+  Cancellation& cancellation = Cancellation::of_this_thread();
+  for (Index first = 0; first < run.rows && !cancellation.is_set(); first += kSpanRows) {
+    const Index count = std::min(kSpanRows, run.rows - first);
+    for (Index r = 0; r < count; ++r) dout.store(r, run.dout.read(first + r, first_out, outs, row_near, near));
+    if (sums_bias) add_columns(dout, count, bias);
+    if (!run.weight) continue;
+    for (Index r = 0; r < count; ++r) {
+      const T* const from = run.x.read(first + r, first_in, columns, row_near, near);
+      for (Index p = 0; p < panels; ++p) {
+        T* const to = x + (p * kSpanRows + r) * kWidth;
+        const Index width = std::min(kWidth, columns - p * kWidth);
+        std::copy_n(from + p * kWidth, width, to);
+        std::fill_n(to + width, kWidth - width, T(0));
+      }
+    }
+    const Index next = first + count, next_count = std::min(kSpanRows, run.rows - next);
+    const Index products = panels * dout.count(), half = (products + 1) / 2;
+    for (Index i = 0; i < products; ++i) {
+      const Index p = i / dout.count(), slice = i % dout.count();
+      ProductTile tile{};
+      tile.rows = dout.columns(slice);
+      tile.columns = std::min(kWidth, columns - p * kWidth);
+      tile.depth = count;
+      tile.a = dout.at(slice, 0);
+      tile.a_row = 1;
+      tile.a_step = dout.kColumns;
+      tile.b = x + p * kSpanRows * kWidth;
+      tile.b_row = kWidth;
+      tile.out = weight + slice * dout.kColumns * row + p * kWidth;
+      tile.out_row = row;
+      tile.starts = first == 0 && !run.adds;
+      if (i < half)
+        run.x.prefetch(tile, i, half, next, next_count, first_in, columns);
+      else
+        run.dout.prefetch(tile, i - half, products - half, next, next_count, first_out, outs);
+      run.sums->add_products(tile);
+    }
+  }
   if (sums_bias)
     store(run, reinterpret_cast<const std::byte*>(bias), outs, at(run.bias, first_out * run.bias.strides[0]),
           run.bias.strides[0], near);
   if (!run.weight) return;
-  const Index first_in = first_panel * kWidth, columns = std::min(run.in_features - first_in, row);
   for (Index o = 0; o < outs; ++o)
-    store(run, reinterpret_cast<const std::byte*>(weight + o * row), columns,
-          at(run.weight, (first_out + o) * run.weight.strides[0] + first_in * run.weight.strides[1]),
-          run.weight.strides[1], near);
+    store(run, reinterpret_cast<const std::byte*>(weight + o * row), columns, weight_at(o), run.weight.strides[1],
+          near);
 }
 
 void run_task(const void* context, Index task, int worker) {
@@ -174,7 +222,7 @@ void run_task(const void* context, Index task, int worker) {
 }  // namespace
 
 void run_linear_gradient(const TensorView& x, const TensorView& dout, const MutableTensorView& weight,
-                         const MutableTensorView& bias, int num_threads) {
+                         const MutableTensorView& bias, int num_threads, bool adds) {
   const KernelTable& table = active_kernels();
   const DType sums = accumulator_of(dout.dtype);
   LinearGradientRun run{};
@@ -182,6 +230,7 @@ void run_linear_gradient(const TensorView& x, const TensorView& dout, const Muta
   if (weight) run.x = RowsToRead(x, table);
   run.weight = weight;
   run.bias = bias;
+  run.adds = adds;
   run.out_features = dout.extents[dout.rank - 1];
   run.rows = 1;
   for (int axis = 0; axis < dout.rank - 1; ++axis) run.rows *= dout.extents[axis];
@@ -206,8 +255,8 @@ void run_linear_gradient(const TensorView& x, const TensorView& dout, const Muta
                columns = double(ceil_div(run.panels, run.panel_blocks) * width), size = double(size_of(sums));
   Layout scratch;
   run.dout_at = scratch.take(double(kSpanRows) * (outs * size + double(kSliceBytes)));
-  run.dout_row_at = scratch.take(outs * size);
-  run.x_at = scratch.take(weight ? double(kSpanRows) * double(width) * size : 0);
+  run.row_at = scratch.take(std::max(outs, columns) * size);
+  run.x_at = scratch.take(weight ? double(kSpanRows) * columns * size : 0);
   run.weight_at = scratch.take(weight ? outs * columns * size : 0);
   run.bias_at = scratch.take(outs * size);
   run.near_at = scratch.take(std::max(outs, columns) * size);

@@ -134,6 +134,9 @@ struct ProductTile {
   void* out;  // [rows, columns], likewise
   Index out_row;
   bool starts;
+  // Rows of memory that are read soon: they are prefetched strip by strip. Null: none.
+  const void* upcoming;
+  Index upcoming_row, upcoming_rows, upcoming_bytes;  // bytes between rows; number; bytes of each
 };
 
 /// Bytes of one column in a row of a panel: kPanelBytes over it are the columns of a panel.
@@ -276,6 +279,18 @@ struct AdamWRun {
   double gradient_scale, decay, beta1, beta2, rate, root, eps;
 };
 
+/// Cross-entropy of rows of logits, of the accumulator's type: kernels/rows/cross_entropy.hpp has the equations. Their
+/// gradients, times `scale`, replace them if `has_gradient`; else they become anything.
+struct CrossEntropyTile {
+  Index rows, columns;
+  void* logits;  // [rows, columns]
+  Index logits_row;
+  const std::int64_t* targets;  // [rows], in [0, columns)
+  double* losses;               // [rows]
+  double label_smoothing, scale;
+  bool has_gradient;
+};
+
 /// Rotates pairs of features of each row in place: (a, b) becomes (a cos - b sin, a sin + b cos). All numbers have the
 /// accumulator's type; elements of a row are contiguous, at any address.
 struct RotateTile {
@@ -327,6 +342,7 @@ struct RowKernels {
   void (*activate)(const ActivationRun& run);
   void (*activation_gradient)(const ActivationRun& run);
   void (*sum_rows)(const RowSelection& rows);
+  void (*cross_entropy)(const CrossEntropyTile& tile);  // where elements are of the accumulator's type; else null
   void (*adamw)(const AdamWRun& run);
   double (*squares)(const void* elements, Index count);  // their sum; elements lie next to each other
 };

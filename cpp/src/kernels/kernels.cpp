@@ -18,6 +18,7 @@
 #include "kernels/projection/quantize_rows.hpp"
 #include "kernels/rows/activation_gradient.hpp"
 #include "kernels/rows/adamw.hpp"
+#include "kernels/rows/cross_entropy.hpp"
 #include "kernels/rows/normalize_gradient.hpp"
 #include "kernels/rows/normalize_rows.hpp"
 #include "kernels/rows/quantize_heads.hpp"
@@ -206,8 +207,9 @@ constexpr DTypeKernels all_kernels() {
   kernels.widen = &widen_elements<S>;
   kernels.normalize = &normalize_rows<S>;
   kernels.rotate = &rotate_rows<Compute<S>>;
-  kernels.rows = {&norm_gradient<S>, &add_spans<S>, &activate_run<S>,  &activation_gradient_run<S>,
-                  &sum_rows<S>,      &adamw_run<S>, &squares_of_run<S>};
+  kernels.rows = {&norm_gradient<S>, &add_spans<S>, &activate_run<S>, &activation_gradient_run<S>,
+                  &sum_rows<S>,      nullptr,       &adamw_run<S>,    &squares_of_run<S>};
+  if constexpr (sizeof(S) == sizeof(Compute<S>)) kernels.rows.cross_entropy = &cross_entropy_rows<S>;
   return kernels;
 }
 

@@ -14,7 +14,7 @@ from .attention import (
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
-from .gradients import activation_gradient, embedding_gradient, layer_norm_gradient, rms_norm_gradient
+from .gradients import activation_gradient, cross_entropy, embedding_gradient, layer_norm_gradient, rms_norm_gradient
 from .norms import layer_norm, rms_norm
 from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, linear, linear_gradient
 
@@ -24,6 +24,7 @@ __all__ = [
     "attention_gradient",
     "attention_statistics",
     "attention_weights",
+    "cross_entropy",
     "decoder",
     "decoder_layer",
     "embedding_gradient",

@@ -80,6 +80,41 @@ def embedding_gradient(ids: ArrayLike, dout: ArrayLike, num_embeddings: int) -> 
     return gradient
 
 
+@named
+def cross_entropy(
+    x: ArrayLike,
+    weight: ArrayLike,
+    targets: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> dict[str, Array]:
+    """``loss`` of ``softmax(x W^T + b)`` for `targets` [...], and gradients by `x`, `weight` and `bias`.
+
+    The loss of a row with the logits z is ``log sum exp z - sum_j q_j z_j``: q is `label_smoothing` spread evenly, and
+    the rest on the target.
+    """
+    rows, matrix, ids = np.asarray(x, np.float64), np.asarray(weight, np.float64), np.asarray(targets)
+    logits = rows @ matrix.T + (0 if bias is None else np.asarray(bias, np.float64))
+    counts = ids != ignore_index
+    lse = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
+    share = np.full(logits.shape, label_smoothing / len(matrix))
+    share[counts, ids[counts]] += 1 - label_smoothing
+    losses = np.where(counts, lse - (share * logits).sum(-1), 0)
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none'; got {reduction!r}")
+    divisor = max(counts.sum(), 1) if reduction == "mean" else 1
+    slopes = np.where(counts[..., None], np.exp(logits - lse[..., None]) - share, 0) / divisor
+    flat = slopes.reshape(-1, len(matrix))
+    loss = losses if reduction == "none" else np.asarray(losses.sum() / divisor)
+    if reduction == "mean" and not counts.any():
+        loss = np.asarray(np.nan)
+    found = {"loss": loss, "x": slopes @ matrix, "weight": flat.T @ rows.reshape(-1, rows.shape[-1])}
+    return found if bias is None else found | {"bias": flat.sum(0)}
+
+
 def _scaled(dout: ArrayLike, weight: ArrayLike | None, unit_offset: bool) -> Array:
     """Return the gradient by the normal row."""
     do = np.asarray(dout, np.float64)

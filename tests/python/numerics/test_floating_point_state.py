@@ -109,7 +109,43 @@ def _layer_calls() -> Calls:
     return calls | {f"packing in {dtype}": packing(dtype) for dtype in ("int8", "bfloat16")}
 
 
-CALLS = {"attention": _attention_calls, "layers": _layer_calls}
+def _training_calls() -> Calls:
+    """With elements down to subnormal numbers."""
+    rng = np.random.default_rng(2)
+    calls: Calls = {}
+    for name, dtype in DTYPES.items():
+        x, dout, up = (rng.standard_normal((900, 96)).astype(dtype) for _ in range(3))
+        dout[:, ::3] *= dtype(float(np.finfo(accumulator_of(dtype)).tiny))
+        weight, ids = rng.standard_normal((500, 96)).astype(dtype), rng.integers(0, 500, 900)
+        rotary = mha_native.RotaryEmbedding.from_base(32, 900, dtype=accumulator_of(dtype))
+
+        def step(n: int, x: Array = x, dout: Array = dout) -> list[Array]:
+            optimizer = mha_native.optim.AdamW({"w": x}, lr=0.1, max_grad_norm=1.0)
+            optimizer.step({"w": dout}, num_threads=n)
+            return [*optimizer.state_dict().values()]
+
+        calls |= {
+            f"layer norm {name}": lambda n, a=(x, weight[0], dout): [
+                *mha_native.layer_norm_gradient(*a, num_threads=n)
+            ],
+            f"RMSNorm {name}": lambda n, a=(x, weight[0], dout): [*mha_native.rms_norm_gradient(*a, num_threads=n)[:2]],
+            f"activation {name}": lambda n, x=x, dout=dout, up=up: [
+                mha_native.activation(x, activation="gelu", up=up, num_threads=n),
+                *mha_native.activation_gradient(x, dout, activation="silu", up=up, num_threads=n),
+            ],
+            f"table {name}": lambda n, ids=ids, dout=dout: [
+                mha_native.embedding_gradient(ids, dout, 500, num_threads=n)
+            ],
+            f"rotation {name}": lambda n, rotary=rotary, dout=dout: [rotary.gradient(dout, num_threads=n)],
+            f"cross-entropy {name}": lambda n, a=(x, weight, ids): [
+                *mha_native.cross_entropy(*a, wrt=("x", "weight"), num_threads=n)[:3]
+            ],
+            f"AdamW {name}": step,
+        }
+    return calls
+
+
+CALLS = {"attention": _attention_calls, "layers": _layer_calls, "training": _training_calls}
 
 
 def check(state: str, part: str) -> None:

@@ -68,7 +68,8 @@ template <class T>
 void add_tile(const ProductTile& tile) {
   add_products<T>(tile.rows, tile.columns,
                   {tile.depth, static_cast<const T*>(tile.a), tile.a_row, tile.a_step, static_cast<const T*>(tile.b),
-                   tile.b_row, static_cast<T*>(tile.out), tile.out_row, tile.starts});
+                   tile.b_row, static_cast<T*>(tile.out), tile.out_row, tile.starts},
+                  {tile.upcoming, tile.upcoming_row, tile.upcoming_rows, tile.upcoming_bytes});
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ class NormGradient {
   using P = Packet<T>;
 
  public:
-  explicit NormGradient(const NormGradientTile& tile) : tile_(tile), vectors_(tile.columns) {}
+  explicit NormGradient(const NormGradientTile& tile)
+      : tile_(tile), vectors_(tile.columns), share_(1 / double(tile.columns)) {}
 
   void run() const {
     find_factors();
@@ -38,11 +39,11 @@ class NormGradient {
   /// Rows at a time: the sums of one are added up while vectors of the next are read.
   static constexpr int kRows = 4;
 
+  /// With z = scale x, the normal row is n = (z - mean) r + shift, and dx = g slope + offset - n product.
   struct Row {
     const S *x, *dout;
     S* dx;
-    T mean, correction, r;                  // the normal row is (scale x - mean - correction) r
-    T scale, mean_g, mean_product, r_of_x;  // dx = (g - mean_g - n mean_product) r_of_x
+    T scale, mean, r, shift, slope, offset, product;
   };
 
   /// What the norm multiplies by, for all rows of the tile.
@@ -65,94 +66,112 @@ class NormGradient {
       rows[k].dx = tile_.dx ? static_cast<S*>(tile_.dx) + (first + k) * tile_.dx_row : nullptr;
       rows[k].mean = tile_.kind == NormKind::layer ? mean_of(rows[k].x) : T(0);
     }
-    for (int k = 0; k < kCount; ++k) measure(rows[k]);
-    write<kCount>(rows);
+    bool is_scaled = false;
+    for (int k = 0; k < kCount; ++k) is_scaled |= measure(rows[k]);
+    if (is_scaled)
+      write<kCount, true>(rows);
+    else
+      write<kCount, false>(rows);
   }
 
   MHA_INLINE T mean_of(const S* x) const {
+    const RowVectors<S> vectors = vectors_;
     RowSum<T> sum;
-    vectors_.for_each_vector([&](Index column, int part, auto lanes) MHA_INLINE_LAMBDA {
-      sum.parts[part] = padd(sum.parts[part], vectors_.load(x + column, lanes));
+    vectors.for_each_vector([&](Index column, int part, auto lanes) MHA_INLINE_LAMBDA {
+      sum.parts[part] = padd(sum.parts[part], vectors.load(x + column, lanes));
     });
-    return T(double(sum.total()) / double(tile_.columns));
+    return T(double(sum.total()) * share_);
   }
 
-  /// Sets all that follows from the mean.
-  MHA_INLINE void measure(Row& row) const {
-    const bool is_centred = tile_.kind == NormKind::layer;
-    const double n = double(tile_.columns);
+  /// Means of a row of z = scale x.
+  struct Means {
+    double d, squares, g, products;  // of d = z - mean, d^2, g and g d
+  };
+  template <bool kIsScaled>
+  MHA_INLINE Means means_of(const Row& row, T scale) const {
+    const RowVectors<S> vectors = vectors_;
     const T* const factors = static_cast<const T*>(tile_.factors);
-    const P mean = pset1<P>(row.mean);
-    double eps = tile_.eps, left = 0, spread = 0, of_g = 0, of_products = 0, scale = 1;
-    for (bool is_scaled = false;; is_scaled = true) {  // rows of RMSNorm are scaled as in RowNormalizer
-      RowSum<T> sum, squares, gs, products;
-      const P by = pset1<P>(T(scale));
-      vectors_.for_each_vector([&](Index column, int part, auto lanes) MHA_INLINE_LAMBDA {
-        const P z = pmul(vectors_.load(row.x + column, lanes), by);
-        const P d = vectors_.without_padding(psub(z, mean), lanes);
-        const P g = pmul(vectors_.load(row.dout + column, lanes), pload<P>(factors + column));
-        sum.parts[part] = padd(sum.parts[part], d);
-        squares.parts[part] = pmadd(d, d, squares.parts[part]);
-        gs.parts[part] = padd(gs.parts[part], g);
-        products.parts[part] = pmadd(g, d, products.parts[part]);
-      });
-      spread = double(squares.total()) / n;
-      of_g = double(gs.total()) / n;
-      of_products = double(products.total()) / n;
-      if (is_centred) {
-        left = double(sum.total()) / n;
-        spread -= left * left;
-        if (spread < 0) spread = 0;  // rounding alone can make it negative; NaN stays NaN
-        of_products -= left * of_g;
-        break;
-      }
-      const bool is_large = __builtin_isinf(spread), is_small = spread + eps < SquareLimits<T>::least;
-      if (is_scaled || !(is_large || is_small)) {
-        of_g = 0;
-        break;
-      }
-      scale = is_large ? SquareLimits<T>::down : SquareLimits<T>::up;
-      eps = eps * scale * scale;
-    }
-    const double root = 1 / ::sqrt(spread + eps);
-    row.correction = T(left);
-    row.r = T(root);
-    row.scale = T(scale);
-    row.mean_g = T(of_g);
-    row.mean_product = T(of_products * root);
-    row.r_of_x = T(root * scale);
+    const P mean = pset1<P>(row.mean), by = pset1<P>(scale);
+    const S *const x = row.x, *const dout = row.dout;
+    RowSum<T> ds, squares, gs, products;
+    vectors.for_each_vector([&](Index column, int part, auto lanes) MHA_INLINE_LAMBDA {
+      P z = vectors.load(x + column, lanes);
+      if (kIsScaled) z = pmul(z, by);
+      const P d = vectors.without_padding(psub(z, mean), lanes);
+      const P g = pmul(vectors.load(dout + column, lanes), pload<P>(factors + column));
+      ds.parts[part] = padd(ds.parts[part], d);
+      squares.parts[part] = pmadd(d, d, squares.parts[part]);
+      gs.parts[part] = padd(gs.parts[part], g);
+      products.parts[part] = pmadd(g, d, products.parts[part]);
+    });
+    return {double(ds.total()) * share_, double(squares.total()) * share_, double(gs.total()) * share_,
+            double(products.total()) * share_};
   }
 
-  template <int kCount>
+  /// Sets all that follows from the mean. Returns whether the row is scaled, as rows of RMSNorm in RowNormalizer.
+  MHA_INLINE bool measure(Row& row) const {
+    Means means = means_of<false>(row, T(1));
+    double eps = tile_.eps, scale = 1, left = 0, spread = means.squares;
+    if (tile_.kind == NormKind::layer) {
+      left = means.d;
+      spread -= left * left;
+      if (spread < 0) spread = 0;  // rounding alone can make it negative; NaN stays NaN
+    } else {
+      const bool is_large = __builtin_isinf(spread), is_small = spread + eps < SquareLimits<T>::least;
+      if (is_large || is_small) {
+        scale = is_large ? SquareLimits<T>::down : SquareLimits<T>::up;
+        means = scaled_means(row, T(scale));
+        eps = eps * scale * scale;
+        spread = means.squares;
+      }
+      means.g = 0;
+    }
+    const double root = 1 / ::sqrt(spread + eps), slope = root * scale;
+    row.scale = T(scale);
+    row.r = T(root);
+    row.shift = T(-left * root);
+    row.slope = T(slope);
+    row.offset = T(-means.g * slope);
+    row.product = T((means.products - left * means.g) * root * slope);
+    return scale != 1;
+  }
+
+  /// Rare, and so apart from the rest.
+  __attribute__((noinline, cold)) Means scaled_means(const Row& row, T scale) const {
+    return means_of<true>(row, scale);
+  }
+
+  template <int kCount, bool kIsScaled>
   MHA_INLINE void write(const Row (&rows)[kCount]) const {
+    const RowVectors<S> vectors = vectors_;
     const T* const factors = static_cast<const T*>(tile_.factors);
     T *const dweight = static_cast<T*>(tile_.dweight), *const dbias = static_cast<T*>(tile_.dbias);
-    const bool has_dx = tile_.dx, has_dweight = dweight, has_dbias = dbias;
-    vectors_.for_each_vector([&](Index column, int, auto lanes) MHA_INLINE_LAMBDA {
+    const bool has_dx = tile_.dx;
+    vectors.for_each_vector([&](Index column, int, auto lanes) MHA_INLINE_LAMBDA {
       const P factor = pload<P>(factors + column);
-      P of_weight = has_dweight ? pload<P>(dweight + column) : factor,
-        of_bias = has_dbias ? pload<P>(dbias + column) : factor;
+      P of_weight = dweight ? pload<P>(dweight + column) : factor, of_bias = dbias ? pload<P>(dbias + column) : factor;
       MHA_UNROLL
       for (int k = 0; k < kCount; ++k) {
         const Row& row = rows[k];
-        const P z = pmul(vectors_.load(row.x + column, lanes), pset1<P>(row.scale));
-        const P d = vectors_.load(row.dout + column, lanes);
-        const P normal = pmul(psub(psub(z, pset1<P>(row.mean)), pset1<P>(row.correction)), pset1<P>(row.r));
+        P z = vectors.load(row.x + column, lanes);
+        if (kIsScaled) z = pmul(z, pset1<P>(row.scale));
+        const P d = vectors.load(row.dout + column, lanes);
+        const P normal = pmadd(psub(z, pset1<P>(row.mean)), pset1<P>(row.r), pset1<P>(row.shift));
         if (has_dx) {
-          const P g = psub(pmul(d, factor), pset1<P>(row.mean_g));
-          vectors_.store(row.dx + column, pmul(psub(g, pmul(normal, pset1<P>(row.mean_product))), pset1<P>(row.r_of_x)),
-                         lanes);
+          const P g = pmadd(pmul(d, factor), pset1<P>(row.slope), pset1<P>(row.offset));
+          vectors.store(row.dx + column, psub(g, pmul(normal, pset1<P>(row.product))), lanes);
         }
         of_weight = pmadd(d, normal, of_weight);
         of_bias = padd(d, of_bias);
       }
-      if (has_dweight) pstore(dweight + column, of_weight);
-      if (has_dbias) pstore(dbias + column, of_bias);
+      if (dweight) pstore(dweight + column, of_weight);
+      if (dbias) pstore(dbias + column, of_bias);
     });
   }
 
   const NormGradientTile& tile_;
   const RowVectors<S> vectors_;
+  const double share_;  // of a column in a mean
 };
 
 template <class S>

@@ -61,6 +61,8 @@ class RowVectors {
   }
   MHA_INLINE P without_padding(const P& value, Whole) const { return value; }
   MHA_INLINE P without_padding(const P& value, Rest) const { return pand(value, in_rest_); }
+  MHA_INLINE P padded_with(const P& value, const P&, Whole) const { return value; }
+  MHA_INLINE P padded_with(const P& value, const P& padding, Rest) const { return pselect(in_rest_, value, padding); }
 
   /// Calls visit(column, partial sum, Whole or Rest) for every vector of a row.
   template <class Visit>

@@ -58,6 +58,25 @@ def _embedding_gradient(rng: Generator) -> Made:
     return mha.embedding_gradient, arguments | some(rng, {"num_threads": 2})
 
 
+@entry("cross_entropy")
+def _cross_entropy(rng: Generator) -> Made:
+    dtype = dtype_of_call(rng)
+    arguments = {
+        "x": normal(rng, BATCH, 3, FEATURES, dtype=dtype),
+        "weight": normal(rng, VOCABULARY, FEATURES, dtype=dtype),
+        "targets": rng.integers(VOCABULARY, size=(BATCH, 3)),
+    }
+    more = {
+        "bias": normal(rng, VOCABULARY, dtype=dtype),
+        "ignore_index": 3,
+        "label_smoothing": 0.1,
+        "reduction": "sum",
+        "wrt": ("x", "weight"),
+        "num_threads": 2,
+    }
+    return mha.cross_entropy, arguments | some(rng, more)
+
+
 def _rotation(name: str) -> Maker:
     def make(rng: Generator) -> Made:
         rotary = mha.RotaryEmbedding.from_base(4, 9, interleaved=rng.random() < 0.5)
@@ -111,5 +130,5 @@ def _reference_of(name: str, left_out: tuple[str, ...] = ("wrt", "num_threads"))
 
 for _name in ("layer_norm_gradient", "rms_norm_gradient"):
     CATALOGUE[_name] = _norm(_name)
-for _name in ("layer_norm_gradient", "rms_norm_gradient", "activation_gradient", "embedding_gradient"):
+for _name in ("layer_norm_gradient", "rms_norm_gradient", "activation_gradient", "embedding_gradient", "cross_entropy"):
     CATALOGUE[f"reference.{_name}"] = _reference_of(_name)
