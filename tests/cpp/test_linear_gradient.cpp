@@ -10,6 +10,7 @@
 #include "arrays.hpp"
 #include "c_calls.hpp"
 #include "every_isa.hpp"
+#include "mha/errors.hpp"
 #include "mha/linear.hpp"
 
 namespace mha {
@@ -132,7 +133,7 @@ TEST(LinearGradient, InC) {
                  {"mha_linear_gradient: gradients: a null pointer"});
   const mha_linear_weights weights = {&c_weight, nullptr, nullptr};
   EXPECT_OK(mha_linear_once(&c_x, &weights, &c_out, 1));
-  linear(call.x.view(), call.weight.view(), expected.view());
+  linear(call.x.view(), {call.weight.view()}, expected.view());
   EXPECT_EQ(out.data(), expected.data());
 }
 

@@ -36,7 +36,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, num_threads
     """Return ``x W^T + b`` of each row, for weights that change from call to call.
 
     The bits are the bits of ``Linear.from_weights(weight, bias)(x)``. The weights are packed for this call alone, which
-    takes as long as multiplying some 20 rows: for constant weights and few rows use `Linear`.
+    takes as long as multiplying 50 to 150 rows: for constant weights and few rows use `Linear`.
 
     Parameters
     ----------
