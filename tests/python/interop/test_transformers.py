@@ -270,34 +270,15 @@ def test_what_is_refused() -> None:
         attention(layer, query, query, query, indices=None, block_indices=torch.zeros(2, 5, 1))
 
 
-def _training(family: str, dtype: Any) -> tuple[Any, dict[str, Any], Any]:
-    """A model in training mode without dropout, its inputs, and the rows of outputs that are no padding."""
-    model = tiny_transformers.model(family).to(dtype).train()
-    for part in model.modules():
-        for name, value in vars(part).items():
-            if name == "p" or ("dropout" in name and isinstance(value, float)):
-                setattr(part, name, 0.0)
-    inputs = tiny_transformers.tokens(family, "right")
-    rows: Any = inputs["attention_mask"].bool()
-    if family in SEQ2SEQ:
-        inputs["decoder_input_ids"], rows = inputs["input_ids"].clamp(min=3), slice(None)
-    return model, inputs, rows
-
-
-def _loss(model: Any, inputs: dict[str, Any], rows: Any) -> Any:
-    out = model(**inputs, use_cache=False) if hasattr(model.config, "use_cache") else model(**inputs)
-    return (out.logits if hasattr(out, "logits") else out.last_hidden_state)[rows].square().mean()
-
-
 @pytest.mark.parametrize("family", [*ENCODERS, *DECODERS, *SEQ2SEQ])
 def test_gradients_of_all_parameters_are_those_of_eager(family: str) -> None:
     # The experts of GPT-OSS have no float64.
-    model, inputs, rows = _training(family, torch.float32 if family == "GptOss" else torch.float64)
+    model, inputs, rows = tiny_transformers.in_training(family, torch.float32 if family == "GptOss" else torch.float64)
     found = {}
     for name in ("mha_native", "eager"):
         model.set_attn_implementation(name)
         model.zero_grad()
-        _loss(model, inputs, rows).backward()
+        tiny_transformers.loss(model, inputs, rows).backward()
         found[name] = {key: x.grad for key, x in model.named_parameters() if x.grad is not None}
     assert found["mha_native"].keys() == found["eager"].keys()
     largest = max(x.abs().max() for x in found["eager"].values())
@@ -310,13 +291,13 @@ def test_gradients_of_all_parameters_are_those_of_eager(family: str) -> None:
 def test_training_has_the_losses_of_eager(family: str) -> None:
     losses = {}
     for name in ("mha_native", "eager"):
-        model, inputs, rows = _training(family, torch.float32)
+        model, inputs, rows = tiny_transformers.in_training(family, torch.float32)
         model.set_attn_implementation(name)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
         losses[name] = []
         for _ in range(20):
             optimizer.zero_grad()
-            loss = _loss(model, inputs, rows)
+            loss = tiny_transformers.loss(model, inputs, rows)
             loss.backward()
             optimizer.step()
             losses[name].append(loss.item())
@@ -325,14 +306,14 @@ def test_training_has_the_losses_of_eager(family: str) -> None:
 
 
 def test_autocast_and_checkpoints_in_training() -> None:
-    model, inputs, rows = _training("Llama", torch.float32)
+    model, inputs, rows = tiny_transformers.in_training("Llama", torch.float32)
     found = {}
     for name in ("mha_native", "eager"):
         model.set_attn_implementation(name)
         model.zero_grad()
         model.gradient_checkpointing_enable() if name == "mha_native" else model.gradient_checkpointing_disable()
         with torch.autocast("cpu", torch.bfloat16):
-            loss = _loss(model, inputs, rows)
+            loss = tiny_transformers.loss(model, inputs, rows)
         loss.backward()
         found[name] = model.model.embed_tokens.weight.grad
     difference = found["mha_native"] - found["eager"]

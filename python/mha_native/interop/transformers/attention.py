@@ -57,7 +57,7 @@ def attention(
     is_recorded = torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in (*inputs, attention_mask, position_bias, s_aux)
     )
-    by_operator = is_recorded or torch.is_autocast_enabled("cpu")
+    by_operator = is_recorded or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
     if not by_operator:  # a decoding step takes as long here as in the core, and reading sizes of tensors is slow
         inputs = to_numpy(_NAME, "query", query), to_numpy(_NAME, "key", key), to_numpy(_NAME, "value", value)
     q, k, v = inputs
