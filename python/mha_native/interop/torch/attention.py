@@ -92,13 +92,14 @@ def scaled_dot_product_attention(
     differentiable = (query, key, value, attn_mask, alibi_slopes, position_bias, sinks)
     _refuse_tangents(*differentiable)
     start, starts = (0, query_offset) if isinstance(query_offset, torch.Tensor) else (query_offset, None)
-    masks = (starts, key_lengths, key_mask, block_mask, is_causal, start, window)
-    call: Any = Recorded.apply
+    masks: tuple[Any, ...] = (starts, key_lengths, key_mask, block_mask)
+    others = *masks, is_causal, start, window, scale, softcap, num_threads
     if torch._C._are_functorch_transforms_active():
-        call = Transformed.apply
-    elif is_watched(*differentiable, *masks[:4]):
-        call = operator
-    out, lse = call(*differentiable, *masks, scale, softcap, num_threads)
+        out, lse = Transformed.apply(*differentiable, *others)
+    elif is_watched(*differentiable, *masks):
+        out, lse = operator(*differentiable, *others)
+    else:
+        out, lse = Recorded.apply(*differentiable, others)
     return (out, lse) if return_lse else out
 
 

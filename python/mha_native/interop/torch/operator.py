@@ -192,15 +192,21 @@ def _map_gradient(info: Any, in_dims: Any, *arguments: Any) -> tuple[list[torch.
 
 
 class Recorded(torch.autograd.Function):
-    """The operator where nothing but autograd sees it, which takes less time than the machinery of operators."""
+    """The operator where nothing but autograd sees it, which takes less time than the machinery of operators.
+
+    Its arguments are those with a gradient and a tuple of the others: autograd looks at each.
+    """
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Any:
+    def forward(ctx: Any, *given: Any) -> Any:
+        arguments = *given[:-1], *given[-1]
         result = _attend(*arguments)
         _keep(ctx, arguments, result)
         return result
 
-    backward = staticmethod(_gradient)
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        return *_gradient(ctx, *grads)[: len(_DIFFERENTIABLE)], None
 
 
 class Transformed(torch.autograd.Function):
