@@ -11,6 +11,7 @@
 #include "scalars.hpp"
 #include "score_options.hpp"
 #include "shared_cache.hpp"
+#include "wanted.hpp"
 #include "without_gil.hpp"
 
 namespace mha::bindings {
@@ -205,32 +206,16 @@ py::object observe(py::handle query, py::handle key, const py::dict& given_optio
                         [&](const AttentionStatistics& results) { attention_statistics(q, k, results, options); });
 }
 
-// Which arguments a gradient is wanted of: `wrt`, a tuple of their names.
-struct Wanted {
-  Wanted(const char* function, py::handle wrt) {
-    const char* const rule =
-        "a tuple of names of arguments: 'query', 'key', 'value', 'attn_mask', 'alibi_slopes', "
-        "'position_bias', 'sinks'";
-    if (!PyTuple_Check(wrt.ptr())) throw py::type_error(describe(function, "wrt", rule, wrt));
-    for (const py::handle name : wrt) {
-      int i = 0;
-      if (!PyUnicode_Check(name.ptr())) throw py::type_error(describe(function, "wrt", rule, wrt));
-      while (i < kNames && PyUnicode_CompareWithASCIIString(name.ptr(), names[i]) != 0) ++i;
-      if (i == kNames) throw py::value_error(describe(function, "wrt", rule, wrt));
-      is_wanted[i] = true;
-    }
-  }
-
-  static constexpr int kNames = 7;
-  static constexpr const char* names[kNames] = {"query",        "key",           "value", "attn_mask",
-                                                "alibi_slopes", "position_bias", "sinks"};
-  bool is_wanted[kNames] = {};
-};
+// The arguments that have gradients, in the order of AttentionGradients.
+constexpr const char* kDifferentiable[] = {"query",        "key",           "value", "attn_mask",
+                                           "alibi_slopes", "position_bias", "sinks"};
+constexpr int kNumDifferentiable = static_cast<int>(std::size(kDifferentiable));
+using WantedArguments = Wanted<kNumDifferentiable>;
 
 // New arrays for the gradients that are wanted. Keys and values have the batch size of the call.
 struct NewGradients {
-  NewGradients(const Wanted& wanted, const char* function, const ArrayArguments& arguments, const TensorView& q,
-               const TensorView& k, const TensorView& v, const ScoreOptions& options) {
+  NewGradients(const WantedArguments& wanted, const ArrayArguments& arguments, const TensorView& q, const TensorView& k,
+               const TensorView& v, const ScoreOptions& options) {
     const DType sums = accumulator_of(q.dtype);
     const TensorView views[] = {q,
                                 with_batch_of(q, k),
@@ -242,19 +227,15 @@ struct NewGradients {
     MutableTensorView* const targets[] = {&gradients.query,     &gradients.key,          &gradients.value,
                                           &gradients.attn_mask, &gradients.alibi_slopes, &gradients.position_bias,
                                           &gradients.sinks};
-    for (int i = 0; i < Wanted::kNames; ++i) {
-      arrays[i] = py::none();
-      if (!wanted.is_wanted[i]) continue;
-      if (!views[i])
-        throw py::value_error(std::string(function) + ": wrt names " + Wanted::names[i] + ", which is not given");
-      const NewArray array = arguments.new_array(i < 3 ? q.dtype : sums, views[i].rank, views[i].extents);
+    for (int i = 0; i < kNumDifferentiable; ++i) {
+      const NewArray array = wanted.gradient(arguments, i, views[i], i < 3 ? q.dtype : sums);
       arrays[i] = array.array;
       *targets[i] = array.view;
     }
   }
 
   AttentionGradients gradients;
-  py::object arrays[Wanted::kNames];
+  py::object arrays[kNumDifferentiable];
 
   py::tuple tuple() const {
     return py::make_tuple(arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], arrays[5], arrays[6]);
@@ -279,7 +260,7 @@ py::object differentiate(py::handle query, py::handle key, py::handle value, py:
   const TensorView sums = arrays.scores(4, 1, kMaxRank - 1), d = arrays.tensor(5, 2, kMaxRank);
   const TensorView dsums = arrays.given(6) ? arrays.scores(6, 1, kMaxRank - 1) : TensorView();
   const ScoreOptions options(given, arrays, 7, num_threads, batch_size_of(q));
-  const NewGradients results(Wanted(function, wrt), function, arrays, q, k, v, options);
+  const NewGradients results(WantedArguments(function, kDifferentiable, wrt), arrays, q, k, v, options);
   warn_if_forked();
   without_gil([&] { attention_gradient(q, k, v, out, sums, d, results.gradients, options, dsums); });
   return results.tuple();
@@ -306,7 +287,7 @@ py::object differentiate_varlen(py::handle query, py::handle key, py::handle val
   const TensorView out = arrays.tensor(5, 3, 3), sums = arrays.scores(6, 2, 2), d = arrays.tensor(7, 3, 3);
   const TensorView dsums = arrays.given(8) ? arrays.scores(8, 2, 2) : TensorView();
   const ScoreOptions options(given, arrays, 9, num_threads, batch.size);
-  const NewGradients results(Wanted(function, wrt), function, arrays, q, k, v, options);
+  const NewGradients results(WantedArguments(function, kDifferentiable, wrt), arrays, q, k, v, options);
   warn_if_forked();
   without_gil([&] { attention_gradient_varlen(q, k, v, batch, out, sums, d, results.gradients, options, dsums); });
   return results.tuple();

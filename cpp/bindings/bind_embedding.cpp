@@ -57,11 +57,28 @@ py::object mean_pool(py::handle x, py::handle cu_seqlens, py::handle normalize, 
   return result.array;
 }
 
+py::object differentiate_table(py::handle ids, py::handle dout, py::handle num_embeddings, py::handle num_threads) {
+  const char* const function = "embedding_gradient";
+  const Argument list[] = {{"dout", dout}, {"ids", ids}};
+  const ArrayArguments arrays(function, list);
+  const TensorView rows = arrays.tensor(0, 1, kMaxRank);
+  Index count = 1;
+  for (int axis = 0; axis < rows.rank - 1; ++axis) count *= rows.extents[axis];
+  const std::vector<std::int64_t> numbers = arrays.integers(1, count, "must have one for each row of dout");
+  const Index extents[] = {positive(function, "num_embeddings", num_embeddings, 0), rows.extents[rows.rank - 1]};
+  const ThreadsArgument threads(function, num_threads);
+  const NewArray out = arrays.new_array(rows.dtype, 2, extents);
+  warn_if_forked();
+  without_gil([&] { embedding_gradient(numbers.data(), rows, out.view, threads); });
+  return out.array;
+}
+
 }  // namespace
 
 void bind_embedding(py::module_& m) {
   m.def("embed_tokens", &embed_tokens,
         "(tokens, places, cu_seqlens, words, positions, norm_weight, norm_bias, norm_eps, out, num_threads) -> out");
+  m.def("embedding_gradient", &differentiate_table, "(ids, dout, num_embeddings, num_threads) -> gradient");
   m.def("mean_pool", &mean_pool, "(x, cu_seqlens, normalize, out, num_threads) -> out");
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "activation_names.hpp"
 #include "array_view.hpp"
 #include "bindings.hpp"
 #include "layer.hpp"
@@ -18,25 +19,6 @@
 
 namespace mha::bindings {
 namespace {
-
-constexpr std::pair<const char*, Activation> kActivations[] = {{"relu", Activation::relu},
-                                                               {"gelu", Activation::gelu},
-                                                               {"gelu_tanh", Activation::gelu_tanh},
-                                                               {"silu", Activation::silu}};
-
-Activation activation_called(py::handle name) {
-  const char* const rule = "'relu', 'gelu', 'gelu_tanh' or 'silu'";
-  if (!PyUnicode_Check(name.ptr())) throw py::type_error(describe("FeedForward", "activation", rule, name));
-  for (const auto& [known, activation] : kActivations)
-    if (PyUnicode_CompareWithASCIIString(name.ptr(), known) == 0) return activation;
-  throw py::value_error(describe("FeedForward", "activation", rule, name));
-}
-
-const char* name_of(Activation activation) {
-  for (const auto& [name, known] : kActivations)
-    if (known == activation) return name;
-  return "none";
-}
 
 LayerNorm make_layer_norm(py::handle weight, py::handle bias, py::handle eps) {
   const Argument list[] = {{"weight", weight}, {"bias", bias}};
@@ -63,7 +45,8 @@ FeedForward make_feed_forward(const py::tuple& linears, py::handle activation, c
   weights.up = read(0);
   weights.down = read(1);
   if (linears.size() > 2) weights.gate = read(2);
-  return FeedForward(weights, activation_called(activation), format_of(weight_dtype, weights.up.weight.dtype));
+  return FeedForward(weights, activation_called("FeedForward", activation),
+                     format_of(weight_dtype, weights.up.weight.dtype));
 }
 
 // Norms, Linear and FeedForward. `features` are the features of the result.

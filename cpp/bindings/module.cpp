@@ -45,10 +45,13 @@ PYBIND11_MODULE(core_of_main_interpreter, m, py::mod_gil_not_used()) {
   mha::bindings::bind_dtypes(m);
   mha::bindings::bind_embedding(m);
   mha::bindings::bind_kv_cache(m);
+  mha::bindings::bind_linear(m);
   mha::bindings::bind_merge(m);
   mha::bindings::bind_multi_head_attention(m);
+  mha::bindings::bind_optim(m);
   mha::bindings::bind_probes(m);
   mha::bindings::bind_rotary(m);
+  mha::bindings::bind_row_gradients(m);
   mha::bindings::bind_runtime(m);
   mha::bindings::bind_scalars(m);
   mha::bindings::bind_transformer(m);

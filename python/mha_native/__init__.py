@@ -6,10 +6,14 @@ Functions and layers are loaded at once. Sub-packages, and the names that need o
 from typing import TYPE_CHECKING
 
 from ._core import __version__
+from .functions.activation import ActivationGradients, activation, activation_gradient
 from .functions.attention import attention_weights, scaled_dot_product_attention
+from .functions.embedding_gradient import embedding_gradient
 from .functions.gradient import AttentionGradients, attention_gradient, attention_gradient_varlen
 from .functions.kv_cache import KVCache
+from .functions.linear import LinearGradients, linear, linear_gradient
 from .functions.merging import merge_attention
+from .functions.norm_gradient import NormGradients, layer_norm_gradient, rms_norm_gradient
 from .functions.paged_kv_cache import PagedKVCache
 from .functions.positions import sinusoidal_positions
 from .functions.runtime import (
@@ -36,10 +40,11 @@ from .layers.rotary_embedding import RotaryEmbedding
 
 if TYPE_CHECKING:
     from . import compat as compat
-    from . import distributed, interop, models, reference, sentence_transformers, serving
+    from . import distributed, interop, models, optim, reference, sentence_transformers, serving
     from .models.generation.generate import GenerationStep, generate
 
 __all__ = [
+    "ActivationGradients",
     "AttentionGradients",
     "AttentionStatistics",
     "CausalDecoder",
@@ -52,11 +57,15 @@ __all__ = [
     "KVCache",
     "LayerNorm",
     "Linear",
+    "LinearGradients",
     "MultiHeadAttention",
+    "NormGradients",
     "PagedKVCache",
     "RMSNorm",
     "RotaryEmbedding",
     "__version__",
+    "activation",
+    "activation_gradient",
     "active_isa",
     "attention_gradient",
     "attention_gradient_varlen",
@@ -64,13 +73,19 @@ __all__ = [
     "attention_weights",
     "available_isas",
     "distributed",
+    "embedding_gradient",
     "generate",
     "interop",
     "last_used_isa",
+    "layer_norm_gradient",
+    "linear",
+    "linear_gradient",
     "merge_attention",
     "models",
     "num_threads",
+    "optim",
     "reference",
+    "rms_norm_gradient",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_varlen",
     "sentence_transformers",
@@ -85,7 +100,7 @@ __all__ = [
 # Where each name is that is loaded when it is first used (PEP 562): a sub-package, or a name in a module.
 _LATER = {
     **dict.fromkeys(
-        ("compat", "distributed", "interop", "models", "reference", "sentence_transformers", "serving"), ""
+        ("compat", "distributed", "interop", "models", "optim", "reference", "sentence_transformers", "serving"), ""
     ),
     **dict.fromkeys(("GenerationStep", "generate"), ".models.generation.generate"),
 }

@@ -83,6 +83,42 @@ def attention_statistics(
 def from_dlpack(capsule: Any, tensor: Any = None, /) -> NDArray[Any]: ...
 def array_of_tensor(exchange: Any, tensor: Any, /) -> NDArray[Any] | None: ...
 def tensor_of_array(exchange: Any, array: NDArray[Any], /) -> Any: ...
+def linear(
+    x: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any] | None, num_threads: int | None, /
+) -> NDArray[Any]: ...
+def linear_gradient(
+    x: NDArray[Any] | None,
+    weight: NDArray[Any] | None,
+    dout: NDArray[Any],
+    wrt: tuple[str, ...],
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
+def layer_norm_gradient(
+    x: NDArray[Any],
+    weight: NDArray[Any] | None,
+    dout: NDArray[Any],
+    eps: float,
+    wrt: tuple[str, ...],
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
+def rms_norm_gradient(
+    x: NDArray[Any],
+    weight: NDArray[Any] | None,
+    dout: NDArray[Any],
+    eps: float,
+    unit_offset: bool,
+    wrt: tuple[str, ...],
+    num_threads: int | None,
+    /,
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None, None]: ...
+def activation(
+    x: NDArray[Any], activation: str, up: NDArray[Any] | None, num_threads: int | None, /
+) -> NDArray[Any]: ...
+def activation_gradient(
+    x: NDArray[Any], dout: NDArray[Any], activation: str, up: NDArray[Any] | None, num_threads: int | None, /
+) -> tuple[NDArray[Any], NDArray[Any] | None]: ...
 def merge_attention(
     outs: list[NDArray[Any]],
     lses: list[NDArray[Any]],
@@ -112,6 +148,24 @@ def embed_tokens(
     num_threads: int | None,
     /,
 ) -> NDArray[Any]: ...
+def embedding_gradient(
+    ids: NDArray[np.integer], dout: NDArray[Any], num_embeddings: int, num_threads: int | None, /
+) -> NDArray[Any]: ...
+def adamw(
+    weight: NDArray[Any],
+    gradient: NDArray[Any],
+    m: NDArray[Any],
+    v: NDArray[Any],
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    gradient_scale: float,
+    step: int,
+    num_threads: int | None,
+    /,
+) -> None: ...
+def sum_of_squares(x: NDArray[Any], num_threads: int | None, /) -> float: ...
 def mean_pool(
     x: NDArray[Any],
     cu_seqlens: NDArray[np.integer],
@@ -219,6 +273,15 @@ class PagedKVCache(KVCache):
 
 class RotaryEmbedding:
     def __init__(self, cos: NDArray[Any], sin: NDArray[Any], interleaved: bool, /) -> None: ...
+    def rotate(
+        self,
+        function: str,
+        x: NDArray[Any],
+        positions: NDArray[np.integer] | None,
+        backwards: bool,
+        num_threads: int | None,
+        /,
+    ) -> NDArray[Any]: ...
     @property
     def cos(self) -> NDArray[Any]: ...
     @property

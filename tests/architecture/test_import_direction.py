@@ -17,6 +17,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "reference": ({"reference"}, set()),  # the specification, which shares no code with what it judges
     "functions": ({"functions"}, {"core"}),
     "layers": ({"layers"}, {"functions", "core"}),
+    "training": ({"optim"}, {"functions", "core"}),
     "models": ({"models"}, {"layers", "functions", "core"}),
     "serving": ({"serving"}, {"models", "layers", "functions", "core"}),
     "drop-in": ({"sentence_transformers"}, {"models", "layers", "functions", "core"}),
@@ -29,7 +30,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "command line": ({"__main__"}, {"commands", "functions"}),
     "public names": (
         {"__init__", "compat"},
-        {"serving", "models", "interop", "layers", "functions", "core", "reference", "distributed", "drop-in"},
+        {
+            *("serving", "models", "interop", "layers", "training", "functions", "core", "reference", "distributed"),
+            "drop-in",
+        },
     ),
 }
 

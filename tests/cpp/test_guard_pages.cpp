@@ -3,6 +3,8 @@
 // take minutes: --gtest_also_run_disabled_tests --gtest_filter=GuardPages.*
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "every_isa.hpp"
 #include "guarded_memory.hpp"
 #include "mha/mha.hpp"
@@ -159,6 +161,29 @@ void embed(GuardedMemory& memory, Index width) {
 }
 
 template <class T>
+void train(GuardedMemory& memory, Index width) {
+  const TensorView x = memory.random<T>({3, width}), dout = memory.random<T>({3, width}),
+                   up = memory.random<T>({3, width}), weight = memory.random<T>({width});
+  for (const NormKind kind : {NormKind::layer, NormKind::rms})
+    norm_gradient(kind, x, weight, 1e-5, dout,
+                  {memory.output<T>({3, width}), memory.output<T>({width}),
+                   kind == NormKind::layer ? memory.output<T>({width}) : MutableTensorView()},
+                  2);
+  activate(Activation::gelu, x, up, memory.output<T>({3, width}));
+  activation_gradient(Activation::silu, x, up, dout, {memory.output<T>({3, width}), memory.output<T>({3, width})});
+  activation_gradient(Activation::relu, x, {}, dout, {memory.output<T>({3, width}), {}});
+  embedding_gradient(memory.integers({4, 0, 4}), dout, memory.output<T>({5, width}));
+  if (const Index pairs = width / 2; pairs > 0)
+    RotaryEmbedding(memory.random<Sum<T>>({4, pairs}), memory.random<Sum<T>>({4, pairs}))
+        .rotate(x, memory.integers({3, 0, 1}), memory.output<T>({3, width}), true);
+  const MutableTensorView weights = memory.output<Sum<T>>({3, width}), m = memory.output<Sum<T>>({3, width}),
+                          v = memory.output<Sum<T>>({3, width});
+  for (const MutableTensorView& view : {weights, m, v})
+    std::fill_n(static_cast<Sum<T>*>(view.data), 3 * width, Sum<T>(1));
+  adamw(weights, dout, m, v, {});
+}
+
+template <class T>
 class GuardPages : public ::testing::Test {};
 using DTypes = ::testing::Types<float, double, Float16, BFloat16>;
 TYPED_TEST_SUITE(GuardPages, DTypes);
@@ -189,6 +214,7 @@ TYPED_TEST(GuardPages, Rows) {
   on_every_isa([] {
     for (const Index width : {1, 7, 33, 130}) {
       expect_nothing_outside([&](GuardedMemory& memory) { embed<TypeParam>(memory, width); });
+      expect_nothing_outside([&](GuardedMemory& memory) { train<TypeParam>(memory, width); });
       expect_nothing_outside([&](GuardedMemory& memory) { merge<TypeParam>(memory, 5, width); });
     }
   });

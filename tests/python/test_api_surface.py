@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import mha_native
-from mha_native import _core, models, sentence_transformers, serving
+from mha_native import _core, models, optim, sentence_transformers, serving
 from mha_native.interop import onnx, transformers
 
 interop_torch = importlib.import_module("mha_native.interop.torch") if importlib.util.find_spec("torch") else None
@@ -33,6 +33,7 @@ ADAPTERS = [
     for module, names in (
         ("interop.onnx", onnx.__all__),
         ("models", models.__all__),
+        ("optim", optim.__all__),
         ("sentence_transformers", sentence_transformers.__all__),
         ("interop.transformers", transformers.__all__),
         ("interop.torch", interop_torch.__all__ if interop_torch else ()),
@@ -74,7 +75,7 @@ SEQ2SEQ_MODEL = "facebook/bart-large-cnn"
 def test_all_is_the_whole_face() -> None:
     visible = {name for name in dir(mha_native) if not name.startswith("_")} - {"TYPE_CHECKING", "functions", "layers"}
     modules = {name for name in visible if inspect.ismodule(getattr(mha_native, name))}
-    assert modules >= {"distributed", "interop", "models", "reference", "sentence_transformers", "serving"}
+    assert modules >= {"distributed", "interop", "models", "optim", "reference", "sentence_transformers", "serving"}
     assert visible - modules == set(PUBLIC) - modules
     assert len(set(mha_native.__all__)) == len(mha_native.__all__)
     assert sorted(mha_native.__all__) == list(mha_native.__all__)

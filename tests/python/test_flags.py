@@ -51,6 +51,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "attention_gradient_varlen": lambda **flags: mha.attention_gradient_varlen(
         ROWS, ROWS, ROWS, OFFSETS, OFFSETS, ROWS, ROWS[..., 0], ROWS, **flags
     ),
+    "rms_norm_gradient": lambda **flags: mha.rms_norm_gradient(ROWS, None, ROWS, wrt=(), **flags),
     "attention_weights": lambda **flags: mha.attention_weights(X, X, **flags),
     "attention_statistics": lambda **flags: mha.attention_statistics(X, X, **flags),
     "MultiHeadAttention": lambda **flags: mha.MultiHeadAttention(8, 2, **flags),

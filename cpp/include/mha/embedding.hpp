@@ -42,4 +42,14 @@ MHA_API void embed_tokens(const std::int64_t* tokens, const std::int64_t* places
 MHA_API void mean_pool(const TensorView& x, const std::int64_t* cu_seqlens, Index batch_size, bool normalize,
                        const MutableTensorView& out, int num_threads = 0);
 
+/// From `dout`, the gradient of a function by rows ids[i] of a table, the gradient by the table: row v of out is the sum
+/// of dout[i] over all i with ids[i] = v, in their order, in the accumulator's type, rounded once.
+///
+/// @param ids  [N], in [0, V): one for each row of dout
+/// @param dout [..., E] with N rows, up to four axes; any strides
+/// @param out  [V, E]; written whole; must not overlap dout
+/// @throws std::invalid_argument, DTypeError, AllocationError before anything is written
+MHA_API void embedding_gradient(const std::int64_t* ids, const TensorView& dout, const MutableTensorView& out,
+                                int num_threads = 0);
+
 }  // namespace mha

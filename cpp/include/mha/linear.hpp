@@ -40,4 +40,9 @@ class MHA_API Linear {
   std::shared_ptr<const PackedLinear> packed_;
 };
 
+/// The bits of Linear(weights).forward(x, out), for weights that change from call to call: they are packed for this call
+/// alone, which takes as long as multiplying some 20 rows. `out` must not overlap weights.
+MHA_API void linear(const TensorView& x, const LinearWeights& weights, const MutableTensorView& out,
+                    int num_threads = 0);
+
 }  // namespace mha

@@ -292,7 +292,11 @@ typedef struct mha_rotary mha_rotary;
 /* cos, sin: [P, R / 2], of positions 0 to P - 1, float32; float64 for layers in float64. */
 MHA_API mha_status mha_rotary_create(const mha_tensor* cos, const mha_tensor* sin, mha_rotary_pairs pairs,
                                      mha_rotary** rotary) MHA_NOEXCEPT;
-MHA_API void mha_rotary_destroy(mha_rotary* rotary) MHA_NOEXCEPT;                  /* may be null */
+MHA_API void mha_rotary_destroy(mha_rotary* rotary) MHA_NOEXCEPT; /* may be null */
+/* Rotates rows, [B, H, T, D] or without leading axes, by their positions, [B, T] or null: 0 to T - 1; or backwards, by
+ * minus the angles. out: of the shape of x, which it may be, but must not overlap otherwise. */
+MHA_API mha_status mha_rotary_rotate(const mha_rotary* rotary, const mha_tensor* x, const int64_t* positions,
+                                     const mha_tensor* out, bool backwards, int num_threads) MHA_NOEXCEPT;
 MHA_API ptrdiff_t mha_rotary_max_positions(const mha_rotary* rotary) MHA_NOEXCEPT; /* P */
 MHA_API ptrdiff_t mha_rotary_rotary_dim(const mha_rotary* rotary) MHA_NOEXCEPT;    /* R */
 MHA_API mha_rotary_pairs mha_rotary_pairs_of(const mha_rotary* rotary) MHA_NOEXCEPT;
@@ -380,6 +384,22 @@ MHA_API mha_status mha_embed_tokens(const int64_t* tokens, const int64_t* places
 MHA_API mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens, ptrdiff_t batch_size, bool normalize,
                                  const mha_tensor* out, int num_threads) MHA_NOEXCEPT;
 
+/* Row v of out, [V, E], becomes the sum of the rows i of dout, [..., E], with ids[i] = v. ids: one for each row, in
+ * [0, V). out must not overlap dout. */
+MHA_API mha_status mha_embedding_gradient(const int64_t* ids, const mha_tensor* dout, const mha_tensor* out,
+                                          int num_threads) MHA_NOEXCEPT;
+
+/* The numbers of a step of AdamW: AdamWStep, whose zeros stand for nothing. */
+typedef struct mha_adamw_step {
+  double lr, beta1, beta2, eps, weight_decay, gradient_scale;
+  int64_t step; /* counted from 1 */
+} mha_adamw_step;
+/* Changes weight, m and v in place; all are of the shape of weight. adamw.hpp has the equations. */
+MHA_API mha_status mha_adamw(const mha_tensor* weight, const mha_tensor* gradient, const mha_tensor* m,
+                             const mha_tensor* v, const mha_adamw_step* step, int num_threads) MHA_NOEXCEPT;
+/* The sum of the squares of the elements of x. */
+MHA_API mha_status mha_sum_of_squares(const mha_tensor* x, int num_threads, double* sum) MHA_NOEXCEPT;
+
 /* Which norm one is: NormKind. */
 typedef int mha_norm_kind;
 enum { MHA_NORM_LAYER, MHA_NORM_RMS, MHA_NORM_RMS_UNIT_OFFSET };
@@ -403,6 +423,15 @@ MHA_API mha_dtype mha_norm_dtype(const mha_norm* norm) MHA_NOEXCEPT;
 MHA_API mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor* weight,
                                          const mha_tensor* bias) MHA_NOEXCEPT;
 
+/* Where gradients of a norm go: NormGradients; each may be null. norm_gradient.hpp has the rules. */
+typedef struct mha_norm_gradients {
+  const mha_tensor *x, *weight, *bias;
+} mha_norm_gradients;
+/* weight: [E] or null; dout: of the shape of x. */
+MHA_API mha_status mha_norm_gradient(mha_norm_kind kind, const mha_tensor* x, const mha_tensor* weight, double eps,
+                                     const mha_tensor* dout, const mha_norm_gradients* gradients,
+                                     int num_threads) MHA_NOEXCEPT;
+
 /* x W^T + b of each row: Linear. */
 typedef struct mha_linear mha_linear;
 MHA_API mha_status mha_linear_create(const mha_linear_weights* weights, mha_weight_format weight_format,
@@ -421,6 +450,17 @@ MHA_API mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_l
 
 typedef int mha_activation;
 enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH, MHA_ACTIVATION_SILU };
+/* out = activation(x) * up. up: null for 1; all are of the shape of x. */
+MHA_API mha_status mha_activate(mha_activation activation, const mha_tensor* x, const mha_tensor* up,
+                                const mha_tensor* out, int num_threads) MHA_NOEXCEPT;
+/* Where gradients of it go: ActivationGradients; each may be null. */
+typedef struct mha_activation_gradients {
+  const mha_tensor *x, *up;
+} mha_activation_gradients;
+MHA_API mha_status mha_activation_gradient(mha_activation activation, const mha_tensor* x, const mha_tensor* up,
+                                           const mha_tensor* dout, const mha_activation_gradients* gradients,
+                                           int num_threads) MHA_NOEXCEPT;
+
 /* down(activation(up(x))), or with a gate down(activation(gate(x)) * up(x)), of each row: FeedForward. */
 typedef struct mha_feed_forward mha_feed_forward;
 typedef struct mha_feed_forward_weights {

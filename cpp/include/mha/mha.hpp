@@ -2,6 +2,8 @@
 // library for C, and eigen.hpp, which needs Eigen and makes views of its matrices.
 #pragma once
 
+#include "mha/activate.hpp"              // activations of tensors, and their gradients
+#include "mha/adamw.hpp"                 // a step of AdamW
 #include "mha/attention.hpp"             // scaled_dot_product_attention, attention_weights
 #include "mha/attention_gradient.hpp"    // attention_gradient
 #include "mha/attention_statistics.hpp"  // attention_statistics
@@ -12,11 +14,13 @@
 #include "mha/executor.hpp"              // computing on the caller's threads
 #include "mha/half_precision.hpp"        // conversions to and from elements of 16 bits
 #include "mha/kv_cache.hpp"              // keys and values of the tokens so far
-#include "mha/linear.hpp"                // a projection of rows by itself
+#include "mha/linear.hpp"                // a projection of rows by itself: Linear, linear
+#include "mha/linear_gradient.hpp"       // linear_gradient
 #include "mha/linear_weights.hpp"        // how the weights of a projection are passed
 #include "mha/merge_attention.hpp"       // attention over shards of the keys, made one
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention
 #include "mha/norm.hpp"                  // LayerNorm and RMSNorm
+#include "mha/norm_gradient.hpp"         // their gradients
 #include "mha/norm_kind.hpp"             // which of them a norm is
 #include "mha/paged_kv_cache.hpp"        // the same in pages, which sequences share
 #include "mha/positions.hpp"             // sinusoidal_positions

@@ -1,6 +1,7 @@
 // Rotary positions: pairs of features of each query and key are turned by angles that depend on where their row stands.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "mha/errors.hpp"
@@ -29,6 +30,17 @@ class MHA_API RotaryEmbedding {
   /// @param cos,sin [P, R / 2], of positions 0 to P - 1, f32; f64 for layers of f64. They are copied
   /// @throws std::invalid_argument, DTypeError
   RotaryEmbedding(const TensorView& cos, const TensorView& sin, RotaryPairs pairs = RotaryPairs::halves);
+
+  /// Rotates rows as a layer rotates those of a head, or `backwards`, by minus the angles: so a gradient by rotated rows
+  /// becomes the gradient by the rows.
+  ///
+  /// @param x         [B, H, T, D], or without leading axes; D at least R. Of f16 and bf16 with a table in f32, else of
+  ///                  the dtype of the table
+  /// @param positions [B, T], each in [0, P), or null: 0 to T - 1
+  /// @param out       the shape of x; x itself, or memory that x does not overlap
+  /// @throws std::invalid_argument, DTypeError, AllocationError before anything is written
+  void rotate(const TensorView& x, const std::int64_t* positions, const MutableTensorView& out, bool backwards = false,
+              int num_threads = 0) const;
 
   Index max_positions() const;  // P
   Index rotary_dim() const;     // R

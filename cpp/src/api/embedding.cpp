@@ -6,6 +6,8 @@
 #include <cstdint>
 
 #include "checks/embedding.hpp"
+#include "execute/dense_rows.hpp"
+#include "kernels/kernel_table.hpp"
 #include "mha/half_precision.hpp"
 #include "platform/cancellation.hpp"
 #include "platform/dispatch.hpp"
@@ -106,7 +108,55 @@ void pool_run(const void* context, Index task, int worker) {
   }
 }
 
+/// Rows of the table in a task of embedding_gradient().
+constexpr Index kTaskIds = 64;
+
+/// The shared state of the tasks of embedding_gradient().
+struct TableGradientRun {
+  void (*sum_rows)(const RowSelection& rows);
+  TensorView dout;
+  MutableTensorView out;
+  const std::int64_t *starts, *order;  // the rows of id v are order[starts[v]] to order[starts[v + 1] - 1]
+};
+
+/// One task: kTaskIds rows of the table.
+void sum_rows_of_ids(const void* context, Index task, int) {
+  const TableGradientRun& run = *static_cast<const TableGradientRun*>(context);
+  const Index last = std::min((task + 1) * kTaskIds, run.out.extents[0]);
+  for (Index id = task * kTaskIds; id < last; ++id)
+    run.sum_rows({run.starts[id + 1] - run.starts[id], run.out.extents[1], run.dout.data, run.dout.strides[0],
+                  run.order + run.starts[id],
+                  static_cast<std::byte*>(run.out.data) + id * run.out.strides[0] * size_of(run.out.dtype)});
+}
+
 }  // namespace
+
+void embedding_gradient(const std::int64_t* ids, const TensorView& dout, const MutableTensorView& out,
+                        int num_threads) {
+  const FloatingPointState state;
+  const Index count = validate_embedding_gradient(ids, dout, out), table = out.extents[0];
+  if (!has_elements(out)) return;
+  Layout layout;
+  const DenseInput given(dout, layout);
+  const DenseOutput result(out, layout);
+  const std::size_t starts_at = layout.take(double(table + 2) * sizeof(std::int64_t));
+  const std::size_t order_at = layout.take(double(count) * sizeof(std::int64_t));
+  const Index tasks = (table + kTaskIds - 1) / kTaskIds;
+  const int threads = threads_for(num_threads, tasks, kWorkPerElement * double(count + table) * double(out.extents[1]));
+  const CallMemory memory(layout, threads, 0);
+  auto* const starts = reinterpret_cast<std::int64_t*>(memory.data() + starts_at);
+  auto* const order = reinterpret_cast<std::int64_t*>(memory.data() + order_at);
+  // Sorted by counting: first starts[v + 2] counts the rows of v, then starts[v + 1] is the place of its next row.
+  std::fill_n(starts, table + 2, std::int64_t{0});
+  for (Index i = 0; i < count; ++i) ++starts[ids[i] + 2];
+  for (Index id = 2; id <= table; ++id) starts[id] += starts[id - 1];
+  for (Index i = 0; i < count; ++i) order[starts[ids[i] + 1]++] = i;
+  const TableGradientRun run{active_kernels().kernels[static_cast<int>(out.dtype)].rows.sum_rows,
+                             given.gather(memory.data()), result.rows(memory.data()), starts, order};
+  const Phase phase{tasks, &sum_rows_of_ids, &run};
+  run_phases(&phase, 1, threads);
+  result.scatter(memory.data());
+}
 
 void embed_tokens(const std::int64_t* tokens, const std::int64_t* places, const std::int64_t* cu_seqlens,
                   Index batch_size, const EmbeddingTables& tables, const MutableTensorView& out, int num_threads) {

@@ -50,6 +50,36 @@ struct RowCall {
   RowSteps steps;
 };
 
+/// out = x W^T + b
+void project(const PackedLinear& packed, const TensorView& x, const MutableTensorView& out, int num_threads) {
+  SizedRowCall sized(packed.dtype(), x, out, num_threads, packed.work(1), false);
+  sized.steps.reserve_for(packed);
+  RowCall call(sized);
+  call.steps.project(packed, Activation::none, call.x(), call.out());
+  call.run();
+}
+
+/// Multiply-adds that the time of packing a number is worth.
+constexpr double kPackingWork = 8;
+
+/// Weights for one call, packed by its threads.
+struct WeightsOfCall {
+  WeightsOfCall(const LinearWeights& given, int num_threads)
+      : weights(given), packed(given, given.weight.extents[0], WeightFormat::plain, PackedLinear::Unpacked()) {
+    const double work = kPackingWork * double(packed.segment_columns()) * double(packed.in_features());
+    const Phase phase{packed.panels(), &pack_panel, this};
+    run_phases(&phase, 1, threads_for(num_threads, packed.panels(), work));
+  }
+
+  static void pack_panel(const void* context, Index panel, int) {
+    WeightsOfCall& call = *static_cast<WeightsOfCall*>(const_cast<void*>(context));
+    call.packed.pack(call.weights, panel);
+  }
+
+  const LinearWeights& weights;
+  PackedLinear packed;
+};
+
 /// Multiply-adds that the time of normalizing an element is worth: memory and a few additions.
 constexpr double kNormWork = 8;
 
@@ -93,18 +123,25 @@ void Norm::copy_weights(const MutableTensorView& weight, const MutableTensorView
 
 Linear::Linear(const LinearWeights& weights, WeightFormat weight_format) {
   const FloatingPointState state(Subnormals::kept);
-  validate_linear(weights, weight_format);
+  validate_linear("Linear", weights, weight_format);
   packed_ = std::make_shared<const PackedLinear>(weights, weights.weight.extents[0], weight_format);
 }
 
 void Linear::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
   const FloatingPointState state;
-  validate_linear_rows(dtype(), in_features(), out_features(), x, out);
-  SizedRowCall sized(dtype(), x, out, num_threads, packed_->work(1), false);
-  sized.steps.reserve_for(*packed_);
-  RowCall call(sized);
-  call.steps.project(*packed_, Activation::none, call.x(), call.out());
-  call.run();
+  validate_linear_rows("Linear", dtype(), in_features(), out_features(), x, out);
+  project(*packed_, x, out, num_threads);
+}
+
+void linear(const TensorView& x, const LinearWeights& weights, const MutableTensorView& out, int num_threads) {
+  constexpr char f[] = "linear";
+  const FloatingPointState state;
+  const auto& [weight, bias, scale] = weights;
+  validate_linear(f, weights, WeightFormat::plain);
+  validate_linear_rows(f, weight.dtype, weight.extents[1], weight.extents[0], x, out);
+  check_output(f, "out", out, {{"weight", weight}, {"bias", bias}});
+  if (!has_elements(x)) return;
+  project(WeightsOfCall(weights, num_threads).packed, x, out, num_threads);
 }
 
 Index Linear::in_features() const { return packed_->in_features(); }

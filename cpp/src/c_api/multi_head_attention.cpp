@@ -52,6 +52,13 @@ mha_status mha_rotary_create(const mha_tensor* cos, const mha_tensor* sin, mha_r
 
 void mha_rotary_destroy(mha_rotary* rotary) noexcept { destroy(rotary); }
 
+mha_status mha_rotary_rotate(const mha_rotary* rotary, const mha_tensor* x, const int64_t* positions,
+                             const mha_tensor* out, bool backwards, int num_threads) noexcept {
+  return guarded(__func__, [&] {
+    object(rotary, "rotary").rotate(view(x, "x"), positions, view(out, "out"), backwards, num_threads);
+  });
+}
+
 ptrdiff_t mha_rotary_max_positions(const mha_rotary* rotary) noexcept { return object(*rotary).max_positions(); }
 ptrdiff_t mha_rotary_rotary_dim(const mha_rotary* rotary) noexcept { return object(*rotary).rotary_dim(); }
 mha_rotary_pairs mha_rotary_pairs_of(const mha_rotary* rotary) noexcept {

@@ -21,6 +21,10 @@ const Norm& norm_of(const mha_norm* norm) { return object(norm, "norm"); }
 const Linear& linear_layer_of(const mha_linear* layer) { return object(layer, "linear"); }
 const FeedForward& feed_forward_of(const mha_feed_forward* layer) { return object(layer, "feed_forward"); }
 
+Activation activation_of(mha_activation activation) {
+  return enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_SILU + 1);
+}
+
 /// FeedForwardWeights, or the outputs of the same names.
 template <class View>
 BasicFeedForwardWeights<View> weights_of(const mha_feed_forward_weights& w) {
@@ -117,6 +121,24 @@ mha_status mha_mean_pool(const mha_tensor* x, const int64_t* cu_seqlens, ptrdiff
                  [&] { mean_pool(view(x, "x"), cu_seqlens, batch_size, normalize, view(out, "out"), num_threads); });
 }
 
+mha_status mha_embedding_gradient(const int64_t* ids, const mha_tensor* dout, const mha_tensor* out,
+                                  int num_threads) noexcept {
+  return guarded(__func__, [&] { embedding_gradient(ids, view(dout, "dout"), view(out, "out"), num_threads); });
+}
+
+mha_status mha_adamw(const mha_tensor* weight, const mha_tensor* gradient, const mha_tensor* m, const mha_tensor* v,
+                     const mha_adamw_step* step, int num_threads) noexcept {
+  return guarded(__func__, [&] {
+    const mha_adamw_step& s = given(step, "step");
+    adamw(view(weight, "weight"), view(gradient, "gradient"), view(m, "m"), view(v, "v"),
+          {s.lr, s.beta1, s.beta2, s.eps, s.weight_decay, s.gradient_scale, s.step}, num_threads);
+  });
+}
+
+mha_status mha_sum_of_squares(const mha_tensor* x, int num_threads, double* sum) noexcept {
+  return guarded(__func__, [&] { given(sum, "sum") = sum_of_squares(view(x, "x"), num_threads); });
+}
+
 mha_status mha_norm_create(const mha_tensor* weight, const mha_tensor* bias, double eps, mha_norm** norm) noexcept {
   return guarded(__func__, [&] { create(norm, "norm", LayerNorm(view(weight, "weight"), view(bias, "bias"), eps)); });
 }
@@ -142,6 +164,18 @@ mha_dtype mha_norm_dtype(const mha_norm* norm) noexcept { return static_cast<mha
 
 mha_status mha_norm_copy_weights(const mha_norm* norm, const mha_tensor* weight, const mha_tensor* bias) noexcept {
   return guarded(__func__, [&] { norm_of(norm).copy_weights(view(weight, "weight"), view(bias, "bias")); });
+}
+
+mha_status mha_norm_gradient(mha_norm_kind kind, const mha_tensor* x, const mha_tensor* weight, double eps,
+                             const mha_tensor* dout, const mha_norm_gradients* gradients, int num_threads) noexcept {
+  return guarded(__func__, [&] {
+    const mha_norm_gradients& wanted = given(gradients, "gradients");
+    norm_gradient(
+        enumerator<NormKind>("kind", "mha_norm_kind", kind, MHA_NORM_RMS_UNIT_OFFSET + 1), view(x, "x"),
+        view(weight, "weight"), eps, view(dout, "dout"),
+        {view(wanted.x, "gradients.x"), view(wanted.weight, "gradients.weight"), view(wanted.bias, "gradients.bias")},
+        num_threads);
+  });
 }
 
 mha_status mha_linear_create(const mha_linear_weights* weights, mha_weight_format weight_format,
@@ -175,11 +209,27 @@ mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_linear_we
   });
 }
 
+mha_status mha_activate(mha_activation activation, const mha_tensor* x, const mha_tensor* up, const mha_tensor* out,
+                        int num_threads) noexcept {
+  return guarded(__func__, [&] {
+    activate(activation_of(activation), view(x, "x"), view(up, "up"), view(out, "out"), num_threads);
+  });
+}
+
+mha_status mha_activation_gradient(mha_activation activation, const mha_tensor* x, const mha_tensor* up,
+                                   const mha_tensor* dout, const mha_activation_gradients* gradients,
+                                   int num_threads) noexcept {
+  return guarded(__func__, [&] {
+    const mha_activation_gradients& wanted = given(gradients, "gradients");
+    activation_gradient(activation_of(activation), view(x, "x"), view(up, "up"), view(dout, "dout"),
+                        {view(wanted.x, "gradients.x"), view(wanted.up, "gradients.up")}, num_threads);
+  });
+}
+
 mha_status mha_feed_forward_create(const mha_feed_forward_weights* weights, mha_activation activation,
                                    mha_weight_format weight_format, mha_feed_forward** feed_forward) noexcept {
   return guarded(__func__, [&] {
-    create(feed_forward, "feed_forward", weights_of<TensorView>(given(weights, "weights")),
-           enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_SILU + 1),
+    create(feed_forward, "feed_forward", weights_of<TensorView>(given(weights, "weights")), activation_of(activation),
            enumerator<WeightFormat>("weight_format", "mha_weight_format", weight_format, kNumWeightFormats));
   });
 }

@@ -74,6 +74,25 @@ void validate_embed_tokens(const std::int64_t* tokens, const std::int64_t* place
   check_output(function, "out", out, inputs);
 }
 
+Index validate_embedding_gradient(const std::int64_t* ids, const TensorView& dout, const MutableTensorView& out) {
+  const char* const function = "embedding_gradient";
+  const Named views = {{"dout", dout}, {"out", out}};
+  check_dtypes(function, dout.dtype, views);
+  check_rank(function, "dout", dout, 1, kMaxRank, views);
+  check_rank(function, "out", out, 2, 2, views);
+  if (out.extents[1] != dout.extents[dout.rank - 1]) fail(function, "out must be as wide as dout", views);
+  Index rows = 1;
+  for (int axis = 0; axis < dout.rank - 1; ++axis) rows *= dout.extents[axis];
+  if (ids == nullptr && rows > 0) fail(function, "ids must be given, not be a null pointer", views);
+  for (Index i = 0; i < rows; ++i)
+    if (ids[i] < 0 || ids[i] >= out.extents[0])
+      throw std::invalid_argument(std::string(function) + ": ids must be at least 0 and less than num_embeddings, " +
+                                  std::to_string(out.extents[0]) + "; got " + std::to_string(ids[i]) + " for row " +
+                                  std::to_string(i));
+  check_output(function, "out", out, {{"dout", dout}});
+  return rows;
+}
+
 void validate_mean_pool(const TensorView& x, const std::int64_t* cu_seqlens, Index batch_size,
                         const MutableTensorView& out) {
   const char* const function = "mean_pool";

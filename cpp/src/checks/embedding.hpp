@@ -13,4 +13,7 @@ void validate_embed_tokens(const std::int64_t* tokens, const std::int64_t* place
 void validate_mean_pool(const TensorView& x, const std::int64_t* cu_seqlens, Index batch_size,
                         const MutableTensorView& out);
 
+/// Returns N.
+Index validate_embedding_gradient(const std::int64_t* ids, const TensorView& dout, const MutableTensorView& out);
+
 }  // namespace mha

@@ -35,6 +35,33 @@ void validate_rotary(const TensorView& cos, const TensorView& sin) {
   if (!has_shape(sin, {cos.extents[0], cos.extents[1]})) fail(f, "sin must have the shape of cos", views);
 }
 
+void validate_rotate(const RotaryTable& rotary, const TensorView& x, const std::int64_t* positions,
+                     const MutableTensorView& out, bool backwards) {
+  const char *const f = backwards ? "RotaryEmbedding.gradient" : "RotaryEmbedding", *const name =
+                                                                                        backwards ? "dout" : "x";
+  const Named views = {{name, x}, {"out", out}};
+  check_rank(f, name, x, 2, kMaxRank, views);
+  check_dtypes(f, x.dtype, views);
+  if (accumulator_of(x.dtype) != rotary.dtype)
+    throw DTypeError(std::string(f) + ": the table of " + name + " in " + name_of(x.dtype) + " must be " +
+                     name_of(accumulator_of(x.dtype)) + "; got " + name_of(rotary.dtype));
+  const Index features = x.extents[x.rank - 1];
+  if (features < 2 * rotary.num_pairs)
+    fail(f,
+         std::string(name) + " must have at least the features that are rotated, " +
+             std::to_string(2 * rotary.num_pairs),
+         {{name, x}});
+  check_rows_output(f, x, out);
+  const Index batch = x.rank == kMaxRank ? x.extents[0] : 1, length = x.extents[x.rank - 2];
+  const auto check_position = [&](std::int64_t position) {
+    if (position < 0 || position >= rotary.max_positions)
+      throw std::invalid_argument(std::string(f) + ": positions must be positions of the table, 0 to " +
+                                  std::to_string(rotary.max_positions - 1) + "; got " + std::to_string(position));
+  };
+  if (!positions && length > 0) check_position(length - 1);
+  for (Index i = 0; positions && i < batch * length; ++i) check_position(positions[i]);
+}
+
 void check_steps(const char* f, const QueryKeySteps& steps, DType dtype, Index head_dim) {
   const auto check_dtype = [&](const char* name, DType given, DType expected) {
     if (given != expected)
@@ -56,7 +83,8 @@ void check_steps(const char* f, const QueryKeySteps& steps, DType dtype, Index h
   if (!steps.rotary) return;
   check_dtype("rotary", steps.rotary->dtype(), accumulator_of(dtype));
   if (steps.rotary->rotary_dim() > head_dim)
-    wrong("rotary must turn no more features than a head has", steps.rotary->rotary_dim());
+    wrong("rotary must turn no more features than a head has (head_dim, or embed_dim / num_heads)",
+          steps.rotary->rotary_dim());
 }
 
 void refuse_positions(const char* f, const AttentionOptions& options) {

@@ -5,6 +5,16 @@
 #include "views/sizes.hpp"
 
 namespace mha {
+namespace {
+
+bool is_same_view(const TensorView& a, const TensorView& b) {
+  if (a.data != b.data || a.rank != b.rank) return false;
+  for (int axis = 0; axis < a.rank; ++axis)
+    if (a.extents[axis] != b.extents[axis] || (a.extents[axis] > 1 && a.strides[axis] != b.strides[axis])) return false;
+  return true;
+}
+
+}  // namespace
 
 void fail(const char* function, const std::string& rule, Named views) {
   throw std::invalid_argument(std::string(function) + ": " + rule + "; got " + shapes_of(views));
@@ -42,6 +52,14 @@ void check_rank(const char* function, const char* name, const TensorView& view, 
   check_tensor(function, name, view);
 }
 
+void check_same_shape(const char* function, const char* name, const TensorView& view, const char* other_name,
+                      const TensorView& other) {
+  bool is_same = view.rank == other.rank;
+  for (int axis = 0; axis < other.rank; ++axis) is_same = is_same && view.extents[axis] == other.extents[axis];
+  if (!is_same)
+    fail(function, std::string(name) + " must have the shape of " + other_name, {{name, view}, {other_name, other}});
+}
+
 void check_dtypes(const char* function, DType expected, Named views) {
   for (const auto& [name, view] : views)
     if (view && (view.dtype != expected || static_cast<int>(expected) >= kNumDTypes))
@@ -56,6 +74,16 @@ void check_output(const char* function, const char* name, const MutableTensorVie
   for (const auto& [input, view] : inputs)
     if (may_overlap(out, view))
       fail(function, std::string(name) + " must not overlap " + input + " in memory", {{name, out}, {input, view}});
+}
+
+void check_rows_output(const char* f, const TensorView& x, const MutableTensorView& out) {
+  bool has_shape_of_x = out.rank == x.rank;
+  for (int axis = 0; axis < x.rank; ++axis) has_shape_of_x = has_shape_of_x && out.extents[axis] == x.extents[axis];
+  if (!has_shape_of_x) fail(f, "out must have the shape of x", {{"out", out}, {"x", x}});
+  if (is_same_view(x, out))
+    check_output(f, "out", out, {});
+  else
+    check_output(f, "out", out, {{"x", x}});
 }
 
 void check_copy(const char* function, const char* name, const MutableTensorView& out, DType dtype,

@@ -44,12 +44,19 @@ void check_tensor(const char* function, const char* name, const TensorView& view
 /// `view` has `least` to `most` axes, and passes check_tensor(). @throws std::invalid_argument
 void check_rank(const char* function, const char* name, const TensorView& view, int least, int most, Named views);
 
+/// `view` has the shape of `other`. @throws std::invalid_argument
+void check_same_shape(const char* function, const char* name, const TensorView& view, const char* other_name,
+                      const TensorView& other);
+
 /// All views that are not empty have the floating-point dtype `expected`. @throws DTypeError
 void check_dtypes(const char* function, DType expected, Named views);
 
 /// An output passes check_tensor(), has an element of its own for each index, and shares no memory with an input.
 /// @throws std::invalid_argument
 void check_output(const char* function, const char* name, const MutableTensorView& out, Named inputs);
+
+/// `out` has the shape of x, and is either x itself or overlaps it nowhere. @throws std::invalid_argument
+void check_rows_output(const char* function, const TensorView& x, const MutableTensorView& out);
 
 /// The same for an output that stored data is copied to, which must also have this dtype and shape. An empty view, for
 /// data that nobody asked for, passes.

@@ -11,24 +11,6 @@
 namespace mha {
 namespace {
 
-bool is_same_view(const TensorView& a, const TensorView& b) {
-  if (a.data != b.data || a.rank != b.rank) return false;
-  for (int axis = 0; axis < a.rank; ++axis)
-    if (a.extents[axis] != b.extents[axis] || (a.extents[axis] > 1 && a.strides[axis] != b.strides[axis])) return false;
-  return true;
-}
-
-/// `out` has the shape of x, and is either x itself or overlaps it nowhere.
-void check_rows_output(const char* f, const TensorView& x, const MutableTensorView& out) {
-  bool has_shape_of_x = out.rank == x.rank;
-  for (int axis = 0; axis < x.rank; ++axis) has_shape_of_x = has_shape_of_x && out.extents[axis] == x.extents[axis];
-  if (!has_shape_of_x) fail(f, "out must have the shape of x", {{"out", out}, {"x", x}});
-  if (is_same_view(x, out))
-    check_output(f, "out", out, {});
-  else
-    check_output(f, "out", out, {{"x", x}});
-}
-
 void check_features(const char* f, const char* name, const TensorView& view, Index features) {
   if (view.extents[view.rank - 1] != features)
     fail(f, std::string(name) + " must have " + std::to_string(features) + " features", {{name, view}});
@@ -77,9 +59,8 @@ void validate_rows(const char* f, DType dtype, Index features, const TensorView&
   check_rows_output(f, x, out);
 }
 
-void validate_linear_rows(DType dtype, Index in_features, Index out_features, const TensorView& x,
+void validate_linear_rows(const char* f, DType dtype, Index in_features, Index out_features, const TensorView& x,
                           const MutableTensorView& out) {
-  constexpr char f[] = "Linear";
   check_row_arguments(f, dtype, in_features, x, out);
   bool has_axes_of_x = out.rank == x.rank && out.extents[out.rank - 1] == out_features;
   for (int axis = 0; axis < x.rank - 1; ++axis) has_axes_of_x = has_axes_of_x && out.extents[axis] == x.extents[axis];

@@ -10,7 +10,7 @@ namespace mha {
 void validate_rows(const char* function, DType dtype, Index features, const TensorView& x,
                    const MutableTensorView& out);
 /// A call of Linear: `out` has `out_features` there.
-void validate_linear_rows(DType dtype, Index in_features, Index out_features, const TensorView& x,
+void validate_linear_rows(const char* function, DType dtype, Index in_features, Index out_features, const TensorView& x,
                           const MutableTensorView& out);
 
 /// The sizes that all layers of a stack share.

@@ -165,8 +165,7 @@ MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHe
   return config;
 }
 
-void validate_linear(const LinearWeights& w, WeightFormat format) {
-  constexpr char f[] = "Linear";
+void validate_linear(const char* f, const LinearWeights& w, WeightFormat format) {
   const Named views = {{"weight", w.weight}, {"bias", w.bias}};
   const Linears<TensorView> linears = {{"", w, w.weight.extents[0], w.weight.extents[1]}};
   check_dtypes(f, format, linears, {});

@@ -10,7 +10,7 @@ namespace mha {
 /// Replaces the zeros of the config, which stand for defaults, and checks the weights and the steps against it.
 MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& weights,
                                   const QueryKeySteps& steps);
-void validate_linear(const LinearWeights& weights, WeightFormat format);
+void validate_linear(const char* function, const LinearWeights& weights, WeightFormat format);
 void validate_feed_forward(const FeedForwardWeights& weights, WeightFormat format);
 /// `f` is the kind of norm, for messages.
 void validate_norm(const char* f, const TensorView& weight, const TensorView& bias, double eps);

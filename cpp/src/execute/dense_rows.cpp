@@ -24,25 +24,60 @@ View as_rows(const View& view) {
   return {is_even && row > 0 ? view.data : nullptr, view.dtype, {count, view.extents[last]}, {row, 1}};
 }
 
+std::size_t take(const TensorView& rows, Layout& layout) {
+  return layout.take(double(rows.extents[0]) * double(rows.extents[1]) * size_of(rows.dtype));
+}
+
+MutableTensorView dense(std::byte* memory, const TensorView& rows) {
+  return {memory, rows.dtype, {rows.extents[0], rows.extents[1]}};
+}
+
 }  // namespace
+
+DenseInput::DenseInput(const TensorView& view, Layout& layout) : given_(view) {
+  if (!view) return;
+  rows_ = as_rows(view);
+  if (!rows_.data) at_ = take(rows_, layout);
+}
+
+TensorView DenseInput::gather(std::byte* memory) const {
+  if (!given_ || rows_.data) return rows_;
+  const MutableTensorView copy = dense(memory + at_, rows_);
+  copy_elements(given_, with_axes_of(copy, given_));
+  return copy;
+}
+
+void DenseInput::scatter(const MutableTensorView& view, std::byte* memory) const {
+  if (!rows_.data) copy_elements(with_axes_of(TensorView(dense(memory + at_, rows_)), view), view);
+}
+
+DenseOutput::DenseOutput(const MutableTensorView& view, Layout& layout) : given_(view) {
+  if (!view) return;
+  rows_ = as_rows(view);
+  is_apart_ = !rows_.data;
+  if (is_apart_) at_ = take(rows_, layout);
+}
+
+MutableTensorView DenseOutput::rows(std::byte* memory) const { return is_apart_ ? dense(memory + at_, rows_) : rows_; }
+
+void DenseOutput::scatter(std::byte* memory) const {
+  const TensorView results = rows(memory);
+  if (is_apart_) copy_elements(with_axes_of(results, given_), given_);
+}
 
 DenseRows::DenseRows(const TensorView& x, const MutableTensorView& out, bool in_place, Layout& layout)
     : given_x_(x), x_(as_rows(x)), given_out_(out), out_(as_rows(out)), in_place_(in_place) {
-  const auto take = [&](const TensorView& rows) {
-    return layout.take(double(rows.extents[0]) * double(rows.extents[1]) * size_of(rows.dtype));
-  };
   if (!out_.data) {
-    out_ = {nullptr, out.dtype, {out_.extents[0], out_.extents[1]}};
-    out_at_ = take(out_);
+    out_ = dense(nullptr, out_);
+    out_at_ = take(out_, layout);
   }
-  if (!x_.data && !in_place) x_at_ = take(x_);
+  if (!x_.data && !in_place) x_at_ = take(x_, layout);
 }
 
 void DenseRows::gather(std::byte* memory) {
   if (!out_.data) out_.data = memory + out_at_;
   if (x_.data) return;
-  const MutableTensorView copy =
-      in_place_ ? out_ : MutableTensorView(memory + x_at_, x_.dtype, {x_.extents[0], x_.extents[1]});
+  const MutableTensorView copy = in_place_ ? out_ : dense(memory + x_at_, x_);
   copy_elements(given_x_, with_axes_of(copy, given_x_));
   x_ = copy;
 }

@@ -19,6 +19,35 @@ Matrix with_axes_of(Matrix rows, const View& view) {
   return rows;
 }
 
+/// A tensor [..., E] that a call reads, as [N, E] with evenly spaced rows of neighbouring elements: the caller's memory
+/// where it is like that, else a copy. An empty view stays empty.
+class DenseInput {
+ public:
+  DenseInput(const TensorView& view, Layout& layout);
+  /// Copies, where that is needed, and returns the rows.
+  TensorView gather(std::byte* memory) const;
+  /// Of a tensor that the call has changed, `view`: takes the rows to their places, if they are elsewhere.
+  void scatter(const MutableTensorView& view, std::byte* memory) const;
+
+ private:
+  TensorView given_, rows_;
+  std::size_t at_ = 0;
+};
+
+/// The same of a tensor that a call writes.
+class DenseOutput {
+ public:
+  DenseOutput(const MutableTensorView& view, Layout& layout);
+  MutableTensorView rows(std::byte* memory) const;
+  /// Takes the results to their places, if they are elsewhere.
+  void scatter(std::byte* memory) const;
+
+ private:
+  MutableTensorView given_, rows_;
+  bool is_apart_ = false;
+  std::size_t at_ = 0;
+};
+
 /// The input and output of a block, [..., E] each, as [N, E] with evenly spaced rows of neighbouring elements: the
 /// caller's memory where it is like that, else a copy.
 class DenseRows {

@@ -104,7 +104,7 @@ void HeadRowsRun::run_head(const HeadRows& rows, Index b, Index head, Index firs
     if (const RotaryTable* table = rows.steps.rotary) {
       const std::byte* const cos = table->data.data() + run.position * table->row() * size;
       kernels.rotate({run.rows, table->num_pairs, x_of_run, x_row, cos, cos + table->num_pairs * size, table->row(),
-                      table->pairs == RotaryPairs::neighbours});
+                      table->pairs == RotaryPairs::neighbours, rows.is_backwards});
     }
     const Index sequence = !rows.cache            ? b
                            : rows.cache_sequences ? Index(rows.cache_sequences[run.sequence])

@@ -34,6 +34,7 @@ struct HeadRows {
   const std::int64_t* first_rows = nullptr;
   const std::int64_t* cache_sequences = nullptr;
   const std::int64_t* row_counts = nullptr;  // [B]: only the first row_counts[b] rows count; null: all
+  bool is_backwards = false;                 // rotary positions turn by minus their angle
 };
 
 /// The phase of one call. It refers to this object, which must outlive it and stay where it is.

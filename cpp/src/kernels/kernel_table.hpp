@@ -123,6 +123,19 @@ struct GradientTile {
   double* dsink[kMaxTileRows];
 };
 
+/// out += A B, or with `starts` out = A B, of numbers of the accumulator's type. Columns of B and `out` are read and
+/// written up to the end of the last vector; rows of `out` are aligned, and padded, to kVectorBytes.
+struct ProductTile {
+  Index rows, columns, depth;
+  const void* a;        // [rows, depth]
+  Index a_row, a_step;  // elements between rows, and between neighbours along the depth
+  const void* b;        // [depth, columns], neighbours in a row next to each other
+  Index b_row;
+  void* out;  // [rows, columns], likewise
+  Index out_row;
+  bool starts;
+};
+
 /// Bytes of one column in a row of a panel: kPanelBytes over it are the columns of a panel.
 constexpr int column_bytes(DType dtype) { return size_of(accumulator_of(dtype)); }
 
@@ -209,6 +222,60 @@ struct NormalizeTile {
   Index out_row;
 };
 
+/// Gradients of a norm of rows, NormalizeTile without a residual; null where a gradient is not wanted. Elements of a row
+/// are contiguous, at any address.
+struct NormGradientTile {
+  NormKind kind;
+  Index rows, columns;  // 0 or more; 1 or more
+  const void* x;        // [rows, columns]
+  Index x_row;          // elements between rows, as all _row
+  const void* dout;     // [rows, columns]
+  Index dout_row;
+  const void* weight;  // [columns]; null: 1
+  double eps;
+  void* dx;  // [rows, columns]
+  Index dx_row;
+  // [columns] of the accumulator's type, aligned and padded to kVectorBytes: sums over the rows are added.
+  void *dweight, *dbias;
+  void* factors;  // scratch of the same size
+};
+
+/// Sums over spans of rows, of the accumulator's type, to add up: out[c] = sums[0][c] + sums[1][c] + ...
+struct RowSums {
+  Index count, columns;
+  const void* sums;  // [count, columns]
+  Index row;         // elements between the sums of neighbouring spans
+  void* out;         // [columns]
+};
+
+/// `count` elements that lie next to each other, at any address: out = activation(x), or activation(x) * up. Of the
+/// gradient, from dout, out is the gradient of x; it and dup are null where they are not wanted.
+struct ActivationRun {
+  Activation activation;
+  Index count;
+  const void *x, *up, *dout;  // up null: 1
+  void *out, *dup;
+};
+
+/// Rows to add up: out[c] = rows[chosen[0]][c] + rows[chosen[1]][c] + ..., 0 without rows.
+struct RowSelection {
+  Index count, columns;
+  const void* rows;
+  Index row;                   // elements between rows
+  const std::int64_t* chosen;  // [count]
+  void* out;                   // [columns]
+};
+
+/// One step of AdamW over `count` elements that lie next to each other. The gradient has the element type of the kernel,
+/// the others its accumulator's: kernels/rows/adamw.hpp has the equations.
+struct AdamWRun {
+  Index count;
+  void* weight;
+  const void* gradient;
+  void *m, *v;
+  double gradient_scale, decay, beta1, beta2, rate, root, eps;
+};
+
 /// Rotates pairs of features of each row in place: (a, b) becomes (a cos - b sin, a sin + b cos). All numbers have the
 /// accumulator's type; elements of a row are contiguous, at any address.
 struct RotateTile {
@@ -218,6 +285,7 @@ struct RotateTile {
   const void *cos, *sin;  // [rows, pairs]
   Index table_row;        // elements between rows of both
   bool are_neighbours;    // features 2 i and 2 i + 1 are a pair; else i and pairs + i
+  bool is_backwards;      // by minus the angle
 };
 
 /// Rows of heads to quantize for caches of int8: kernels/rows/quantize_heads.hpp.
@@ -252,6 +320,17 @@ struct ProjectionKernel {
   void (*run)(const ProjectionTile& tile, void* scratch);
 };
 
+/// Kernels of rows that multiply no matrices.
+struct RowKernels {
+  void (*norm_gradient)(const NormGradientTile& tile);
+  void (*add_spans)(const RowSums& spans);
+  void (*activate)(const ActivationRun& run);
+  void (*activation_gradient)(const ActivationRun& run);
+  void (*sum_rows)(const RowSelection& rows);
+  void (*adamw)(const AdamWRun& run);
+  double (*squares)(const void* elements, Index count);  // their sum; elements lie next to each other
+};
+
 /// The kernels of one element type.
 struct DTypeKernels {
   int query_tile_rows;  // most rows of an AttentionTile
@@ -268,6 +347,7 @@ struct DTypeKernels {
   /// Gradients of attention, where elements are of the accumulator's type; null for other types.
   void (*gradient)(const AttentionTile& tile, const GradientTile& gradients, void* scratch);
   std::size_t (*gradient_scratch)(Index head_dim, Index value_dim);
+  void (*add_products)(const ProductTile& tile);  // likewise
   std::size_t (*projection_scratch)(Index rows);
   ProjectionKernel project[kNumWeightFormats];  // only f32 rows have kernels for formats that are not plain; else null
   /// Rounds `count` numbers of the accumulator's type to elements; both are contiguous.
@@ -276,6 +356,7 @@ struct DTypeKernels {
   void (*widen)(const void* elements, void* numbers, Index count);
   void (*normalize)(const NormalizeTile& tile);
   void (*rotate)(const RotateTile& tile);
+  RowKernels rows;
 };
 
 /// Functions that test matrix registers: whether products, C += A B, have the bits that the kernels rely on, and, for a

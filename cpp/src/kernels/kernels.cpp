@@ -8,6 +8,7 @@
 #include "kernels/attention/write_scores.hpp"
 #include "kernels/attention/write_weights.hpp"
 #include "kernels/kernel_table.hpp"
+#include "kernels/products/add_products.hpp"
 #include "kernels/projection/project_bf16_weights.hpp"
 #include "kernels/projection/project_int8_weights.hpp"
 #include "kernels/projection/project_pairs.hpp"
@@ -15,9 +16,13 @@
 #include "kernels/projection/project_staged.hpp"
 #include "kernels/projection/project_tile.hpp"
 #include "kernels/projection/quantize_rows.hpp"
+#include "kernels/rows/activation_gradient.hpp"
+#include "kernels/rows/adamw.hpp"
+#include "kernels/rows/normalize_gradient.hpp"
 #include "kernels/rows/normalize_rows.hpp"
 #include "kernels/rows/quantize_heads.hpp"
 #include "kernels/rows/rotate_rows.hpp"
+#include "kernels/rows/sum_rows.hpp"
 
 #define MHA_QUOTE_EXPANDED(x) #x
 #define MHA_QUOTE(x) MHA_QUOTE_EXPANDED(x)
@@ -127,15 +132,18 @@ constexpr DTypeKernels dtype_kernels() {
                        &statistics_tile<S>,
                        nullptr,
                        nullptr,
+                       nullptr,
                        &projection_scratch,
                        {},
                        nullptr,
                        nullptr,
                        nullptr,
-                       nullptr};
+                       nullptr,
+                       {}};
   if constexpr (sizeof(S) == sizeof(T)) {
     kernels.gradient = &gradient_tile<T>;
     kernels.gradient_scratch = &gradient_scratch<T>;
+    kernels.add_products = &add_tile<T>;
   }
   kernels.project[int(WeightFormat::plain)] = plain_projection<S>();
   if constexpr (DTypeOf<S>::value == DType::f32) {
@@ -176,6 +184,7 @@ KernelTable extended_table() noexcept {
   own.widen = base.widen;
   own.normalize = base.normalize;
   own.rotate = base.rotate;
+  own.rows = base.rows;
 #endif
 #ifdef MHA_OVERRIDES_INT8  // products with int8 weights
   extended.kernels[int(DType::f32)].project[int(WeightFormat::int8)] = kInt8Weights;
@@ -197,6 +206,8 @@ constexpr DTypeKernels all_kernels() {
   kernels.widen = &widen_elements<S>;
   kernels.normalize = &normalize_rows<S>;
   kernels.rotate = &rotate_rows<Compute<S>>;
+  kernels.rows = {&norm_gradient<S>, &add_spans<S>, &activate_run<S>,  &activation_gradient_run<S>,
+                  &sum_rows<S>,      &adamw_run<S>, &squares_of_run<S>};
   return kernels;
 }
 

@@ -22,6 +22,10 @@ void copy_elements(const TensorView& from, const MutableTensorView& to) {
       for (Index k = 0; k < x.extents[2]; ++k) {
         const std::byte* source = at(static_cast<const std::byte*>(x.data), x.strides, i, j, k);
         std::byte* target = at(static_cast<std::byte*>(y.data), y.strides, i, j, k);
+        if (x.strides[3] == 1 && y.strides[3] == 1) {
+          std::memcpy(target, source, static_cast<std::size_t>(x.extents[3] * size));
+          continue;
+        }
         for (Index e = 0; e < x.extents[3]; ++e)
           std::memcpy(target + e * y.strides[3] * size, source + e * x.strides[3] * size,
                       static_cast<std::size_t>(size));

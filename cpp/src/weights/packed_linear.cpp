@@ -1,6 +1,8 @@
 #include "weights/packed_linear.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "mha/half_precision.hpp"
 #include "views/sizes.hpp"
@@ -72,7 +74,7 @@ float largest_magnitude(const TensorView& weight, Index row) {
 
 }  // namespace
 
-PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, WeightFormat format)
+PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, WeightFormat format, Unpacked)
     : dtype_(weights.weight.dtype == DType::int8 ? DType::f32 : weights.weight.dtype),
       format_(format),
       has_bias_(bool(weights.bias)),
@@ -85,13 +87,65 @@ PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, 
   panels_ = round_up(segments_ * padded_segment_columns_ * column_bytes(dtype_), kPanelBytes) / kPanelBytes;
   const std::size_t bytes = static_cast<std::size_t>(bias_at(panels_));
   data_ = allocate_weights(bytes);
+}
 
-  for_each_feature([&](Index feature, std::byte* panel, std::byte* bias_row) {
+void PackedLinear::pack(const LinearWeights& weights, Index panel) {
+  if (format_ == WeightFormat::plain || format_ == WeightFormat::bf16x3) {
+    if (dtype_ == DType::f64)
+      pack_matrix<double, double>(weights.weight, panel);
+    else if (dtype_ == DType::f32)
+      pack_matrix<float, float>(weights.weight, panel);
+    else if (dtype_ == DType::bf16)
+      pack_matrix<BFloat16, BFloat16>(weights.weight, panel);
+    else
+      pack_matrix<float, Float16>(weights.weight, panel);
+  }
+  for_each_feature(panel, [&](Index feature, std::byte* column, std::byte* bias_row) {
     if (has_bias_) convert(bias_row, accumulator_of(dtype_), element(weights.bias, feature), dtype_);
-    if (format_ == WeightFormat::int8) return pack_int8(weights, feature, panel, bias_row);
+    if (format_ == WeightFormat::int8) return pack_int8(weights, feature, column, bias_row);
+    if (format_ != WeightFormat::bf16) return;
     for (Index input = 0; input < in_features_; ++input)
-      convert(panel + offset_of(input), packed_dtype(), element(weights.weight, feature, input), dtype_);
+      convert(column + offset_of(input), packed_dtype(), element(weights.weight, feature, input), dtype_);
   });
+}
+
+/// Packs a panel of numbers, whose bits stay as they are, or which are widened exactly. A block of inputs at a time, so
+/// that the lines of memory that a block reads and writes are in level 1 until all of their numbers are packed, whether
+/// neighbours of the matrix are inputs or features.
+template <class To, class From>
+void PackedLinear::pack_matrix(const TensorView& weight, Index panel) {
+  constexpr Index kBlock = 16;                                                 // inputs: a line of f32
+  const Index n = features_per_word(), row = kPanelBytes / Index(sizeof(To));  // n is 1, or 2 for bf16
+  const auto widened = [](From from) {
+    if constexpr (std::is_same_v<To, From>)
+      return from;
+    else
+      return static_cast<To>(to_double(from));
+  };
+  To* const to = reinterpret_cast<To*>(data_.get() + panel * panel_rows() * kPanelBytes);
+  const From* const from = static_cast<const From*>(weight.data);
+  const Index between_features = weight.strides[0], between_inputs = weight.strides[1];
+  const Index width = kPanelBytes / column_bytes(dtype_);
+  for (Index first = 0; first < in_features_; first += kBlock) {
+    const Index last = std::min(first + kBlock, in_features_);
+    // Runs of columns that are features next to each other.
+    for (Index column = panel * width, run; column < (panel + 1) * width; column += run) {
+      const Index segment = column / padded_segment_columns_, within = column % padded_segment_columns_;
+      if (segment >= segments_) break;
+      run = std::min((panel + 1) * width - column, padded_segment_columns_ - within);
+      const Index count = std::min(run, segment_columns_ - within);
+      const From* const features = from + (segment * segment_columns_ + within) * between_features;
+      To* const columns = to + column % width * n;
+      if (between_features == 1 && n == 1)
+        for (Index input = first; input < last; ++input)
+          for (Index c = 0; c < count; ++c) columns[input * row + c] = widened(features[input * between_inputs + c]);
+      else
+        for (Index c = 0; c < count; ++c)
+          for (Index input = first; input < last; ++input)
+            columns[(n == 1 ? input : input / 2) * row + c * n + (n == 1 ? 0 : input % 2)] =
+                widened(features[c * between_features + input * between_inputs]);
+    }
+  }
 }
 
 DType PackedLinear::packed_dtype() const {
@@ -117,24 +171,27 @@ void PackedLinear::pack_int8(const LinearWeights& weights, Index feature, std::b
 
 void PackedLinear::unpack(const LinearWeightOutputs& outputs) const {
   const DType stored = has_scales(format_) ? DType::int8 : dtype_;
-  for_each_feature([&](Index feature, const std::byte* panel, const std::byte* bias_row) {
-    if (outputs.bias && has_bias_) convert(element(outputs.bias, feature), dtype_, bias_row, accumulator_of(dtype_));
-    if (outputs.scale && has_scales(format_))
-      convert(element(outputs.scale, feature), DType::f32, bias_row + kPanelBytes, DType::f32);
-    for (Index input = 0; outputs.weight && input < in_features_; ++input)
-      convert(element(outputs.weight, feature, input), stored, panel + offset_of(input), packed_dtype());
-  });
+  for (Index p = 0; p < panels_; ++p)
+    for_each_feature(p, [&](Index feature, const std::byte* panel, const std::byte* bias_row) {
+      if (outputs.bias && has_bias_) convert(element(outputs.bias, feature), dtype_, bias_row, accumulator_of(dtype_));
+      if (outputs.scale && has_scales(format_))
+        convert(element(outputs.scale, feature), DType::f32, bias_row + kPanelBytes, DType::f32);
+      for (Index input = 0; outputs.weight && input < in_features_; ++input)
+        convert(element(outputs.weight, feature, input), stored, panel + offset_of(input), packed_dtype());
+    });
 }
 
-/// Calls visit(feature, panel, bias) for each output feature: `panel` is its column in the first row of its panel,
-/// `bias` its column in the bias row of that panel.
+/// Calls visit(feature, panel, bias) for each output feature of panel p: `panel` is its column in the first row of the
+/// panel, `bias` its column in the bias row.
 template <class Visitor>
-void PackedLinear::for_each_feature(Visitor visit) const {
+void PackedLinear::for_each_feature(Index p, Visitor visit) const {
   const Index size = column_bytes(dtype_), width = kPanelBytes / size;
-  for (Index feature = 0; feature < segments_ * segment_columns_; ++feature) {
-    const Index column = feature / segment_columns_ * padded_segment_columns_ + feature % segment_columns_;
-    const Index p = column / width, offset = column % width * size;
-    visit(feature, data_.get() + p * panel_rows() * kPanelBytes + offset, data_.get() + bias_at(p) + offset);
+  for (Index column = p * width; column < (p + 1) * width; ++column) {
+    const Index segment = column / padded_segment_columns_, within = column % padded_segment_columns_;
+    if (segment >= segments_ || within >= segment_columns_) continue;
+    const Index offset = column % width * size;
+    visit(segment * segment_columns_ + within, data_.get() + p * panel_rows() * kPanelBytes + offset,
+          data_.get() + bias_at(p) + offset);
   }
 }
 

@@ -16,7 +16,15 @@ namespace mha {
 class PackedLinear {
  public:
   /// @param weights weight [segments * segment_columns, in_features], any strides; of int8 only with a scale
-  PackedLinear(const LinearWeights& weights, Index segment_columns, WeightFormat format = WeightFormat::plain);
+  PackedLinear(const LinearWeights& weights, Index segment_columns, WeightFormat format = WeightFormat::plain)
+      : PackedLinear(weights, segment_columns, format, Unpacked()) {
+    for (Index panel = 0; panel < panels_; ++panel) pack(weights, panel);
+  }
+
+  struct Unpacked {};
+  /// Room for these weights. pack() of each panel, which may run on several threads at once, brings them there.
+  PackedLinear(const LinearWeights& weights, Index segment_columns, WeightFormat format, Unpacked unpacked);
+  void pack(const LinearWeights& weights, Index panel);
 
   /// Copies the weights to views of the shapes above: the inverse of packing, up to the rounding of the format. Empty
   /// views are left out.
@@ -45,7 +53,9 @@ class PackedLinear {
 
  private:
   template <class Visitor>
-  void for_each_feature(Visitor visit) const;
+  void for_each_feature(Index panel, Visitor visit) const;
+  template <class To, class From>
+  void pack_matrix(const TensorView& weight, Index panel);
   Index offset_of(Index input) const;
   DType packed_dtype() const;  // of the weights in panels; a bias has the dtype of the accumulator
   void pack_int8(const LinearWeights& weights, Index feature, std::byte* panel, std::byte* bias_row);

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _core
-from ..functions.arrays import Tensor, to_numpy
+from ..functions.arrays import Tensor, like, to_numpy
 from ..functions.dtypes import numpy_dtype
 from ..functions.messages import names_sizes, shown
 from ..functions.scalars import checked_integer, checked_real
@@ -106,6 +106,60 @@ class RotaryEmbedding:
         if not np.isfinite(angles).all():
             raise ValueError(f"{name}: base must be larger, so that all angles are finite; got {shown(number)}")
         return cls(np.cos(angles).astype(kind), np.sin(angles).astype(kind), interleaved=neighbours)
+
+    def __call__(self, x: Tensor, positions: Tensor | None = None, *, num_threads: int | None = None) -> Tensor:
+        """Rotate the rows of `x` by their positions, as a layer rotates the rows of its heads.
+
+        Parameters
+        ----------
+        x : [B, H, T, D], [H, T, D] or [T, D]
+            NumPy array, or CPU tensor of any library that speaks DLPack, with any strides and D of at least R. It has
+            the dtype of the table, or 16 bits if the table is in float32.
+        positions : [B, T] or [T], integer, optional
+            The position of each row, below P. Default: 0 to T - 1.
+        num_threads : int, optional
+            Threads for this call; default: `mha_native.num_threads`.
+
+        Returns
+        -------
+        out
+            With the shape, dtype and kind of `x`. 16-bit rows are computed in float32 and rounded once.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Before any work, if an argument breaks a rule.
+        """
+        return self._rotate("RotaryEmbedding", "x", x, positions, False, num_threads)
+
+    def gradient(self, dout: Tensor, positions: Tensor | None = None, *, num_threads: int | None = None) -> Tensor:
+        """Return the gradient of a function of ``rotary(x, positions)`` by `x`, from its gradient by the result.
+
+        This is `dout` rotated by minus the angles. The table is a constant.
+
+        Parameters
+        ----------
+        dout : [B, H, T, D], [H, T, D] or [T, D]
+            The gradient by the result.
+        positions, num_threads
+            As in the call.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import mha_native as mha
+        >>> rotary = mha.RotaryEmbedding.from_base(16, max_positions=128)
+        >>> x = np.random.default_rng(0).standard_normal((2, 5, 16), dtype=np.float32)
+        >>> np.allclose(rotary.gradient(rotary(x)), x, atol=1e-6)
+        True
+        """
+        return self._rotate("RotaryEmbedding.gradient", "dout", dout, positions, True, num_threads)
+
+    def _rotate(
+        self, function: str, name: str, x: Tensor, positions: Tensor | None, backwards: bool, num_threads: int | None
+    ) -> Tensor:
+        given = None if positions is None else to_numpy(function, "positions", positions)
+        return like(x, self._core.rotate(function, to_numpy(function, name, x), given, backwards, num_threads))
 
     @property
     def cos(self) -> NDArray[Any]:

@@ -1,6 +1,7 @@
 """The specification, in NumPy and float64: slow, and short enough to check by reading.
 
-Attention is in `attention.py`, the other parts of a transformer are in `transformer.py`, norms in `norms.py`.
+Attention is in `attention.py`, the other parts of a transformer are in `transformer.py`, norms in `norms.py`, and
+gradients of all but attention in `gradients.py`.
 """
 
 from .attention import (
@@ -13,23 +14,29 @@ from .attention import (
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
+from .gradients import activation_gradient, embedding_gradient, layer_norm_gradient, rms_norm_gradient
 from .norms import layer_norm, rms_norm
-from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, linear
+from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, linear, linear_gradient
 
 __all__ = [
     "activate",
+    "activation_gradient",
     "attention_gradient",
     "attention_statistics",
     "attention_weights",
     "decoder",
     "decoder_layer",
+    "embedding_gradient",
     "encoder",
     "encoder_layer",
     "feed_forward",
     "layer_norm",
+    "layer_norm_gradient",
     "linear",
+    "linear_gradient",
     "multi_head_attention",
     "rms_norm",
+    "rms_norm_gradient",
     "rotate",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_varlen",

@@ -29,6 +29,15 @@ def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Ar
 
 
 @named
+def linear_gradient(x: ArrayLike, weight: ArrayLike, dout: ArrayLike) -> dict[str, Array]:
+    """Gradients of `linear` by its arguments: ``dout W``, ``dout^T x`` and the column sums of `dout`, its gradient by the
+    result."""
+    d = np.asarray(dout, np.float64)
+    rows, of_rows = (np.reshape(a, (-1, a.shape[-1])) for a in (np.asarray(x, np.float64), d))
+    return {"x": d @ np.asarray(weight, np.float64), "weight": of_rows.T @ rows, "bias": of_rows.sum(0)}
+
+
+@named
 def activate(x: ArrayLike, name: str) -> Array:
     """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, its approximation by tanh, or
     ``x / (1 + exp(-x))``.

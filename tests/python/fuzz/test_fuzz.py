@@ -36,7 +36,7 @@ def _run(program: str, seed: int, count: int) -> None:
 def _public_functions() -> set[str]:
     """Functions, classes and methods that take arguments, as messages name them."""
     names = {f"reference.{name}" for name in mha_native.reference.__all__}
-    for module in (mha_native, mha_native.interop.onnx, mha_native.models, mha_native.serving):
+    for module in (mha_native, mha_native.interop.onnx, mha_native.models, mha_native.optim, mha_native.serving):
         for name in module.__all__:
             thing = getattr(module, name)
             if inspect.isfunction(thing) and inspect.signature(thing).parameters:

@@ -32,16 +32,10 @@
 
 #include "kernels/attention/guard_values.hpp"
 #include "kernels/attention/softmax_tile.hpp"
+#include "kernels/products/add_products.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
-
-/// Products of numbers whose panels lie at any address.
-template <class T>
-struct LooseProducts : PacketProducts<T> {
-  using Tile = PacketTile<LooseProducts>;
-  MHA_INLINE static Packet<T> load(const T* from) { return ploadu<Packet<T>>(from); }
-};
 
 template <class Products>
 struct WeightGradientArguments {
@@ -68,37 +62,6 @@ struct WeightGradients {
           const Index at = (row + i) * W + j * L;
           const P weight = pload<P>(g.weights + at), delta = pload<P>(g.delta + j * L);
           pstore(g.gradients + at, pandnot(pmul(weight, psub(sum, delta)), pcmp_eq(weight, pset1<P>(T(0)))));
-        });
-  }
-};
-
-template <class Products>
-struct FeatureArguments {
-  using T = typename Products::Sum;
-  Index depth;
-  const T* a;  // read by broadcast
-  Index a_row, a_step;
-  const T* b;  // rows of features
-  Index b_row;
-  T* out;
-  Index out_row;
-  bool starts;  // nothing has been written to `out` yet
-};
-
-/// M rows of out += A B, N vectors of features wide.
-template <class Products, int M, int N>
-struct AddFeatures {
-  static void run(const FeatureArguments<Products>& g, Index row) {
-    using T = typename Products::Sum;
-    using P = Packet<T>;
-    constexpr Index L = kLanes<T>;
-    T* out = g.out + row * g.out_row;
-    Products::Tile::template multiply<M, N>(
-        g.depth, g.a + row * g.a_row, g.a_row, g.a_step, g.b, g.b_row,
-        [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
-        [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
-          T* o = out + i * g.out_row + j * L;
-          pstore(o, g.starts ? sum : padd(pload<P>(o), sum));
         });
   }
 };
@@ -279,17 +242,6 @@ class AttentionGradientTile {
     }
   }
 
-  /// out += A B for `columns` features in all.
-  static void multiply(Index rows, Index columns, FeatureArguments<LooseProducts<T>> g, const Upcoming& upcoming = {}) {
-    static constexpr StripTable<AddFeatures, LooseProducts<T>, FeatureArguments<LooseProducts<T>>> table;
-    const Index vectors = (columns + L - 1) / L;
-    for (Index first = 0; first < vectors; first += kVectors) {
-      table(int(vectors - first < kVectors ? vectors - first : kVectors), rows, g, first == 0 ? upcoming : Upcoming{});
-      g.b += kWidth<T>;
-      g.out += kWidth<T>;
-    }
-  }
-
   Index key_in_span(const KeyBlock& block) const { return block.begin % kSpanKeys; }
   T* dkey(Index key) const { return static_cast<T*>(g_.dkey) + key * g_.dkey_row; }
   T* dvalue(Index key) const { return static_cast<T*>(g_.dvalue) + key * g_.dvalue_row; }
@@ -302,13 +254,13 @@ class AttentionGradientTile {
       const Index last = lane + segment.vectors * L, depth = (last < tile_.rows ? last : tile_.rows) - lane;
       const Index key = segment.begin - block.begin, in_span = key_in_span(block) + key;
       if (g_.dvalue)
-        multiply(rows, tile_.value_dim,
-                 {depth, scores_.scores() + key * W + lane, W, 1, dout_.data + lane * dout_.row, dout_.row,
-                  dvalue(in_span), g_.dvalue_row, false});
+        add_products<T>(rows, tile_.value_dim,
+                        {depth, scores_.scores() + key * W + lane, W, 1, dout_.data + lane * dout_.row, dout_.row,
+                         dvalue(in_span), g_.dvalue_row, false});
       if (g_.dkey)
-        multiply(rows, tile_.head_dim,
-                 {depth, score_gradients_ + key * W + lane, W, 1, query_.data + lane * query_.row, query_.row,
-                  dkey(in_span), g_.dkey_row, false});
+        add_products<T>(rows, tile_.head_dim,
+                        {depth, score_gradients_ + key * W + lane, W, 1, query_.data + lane * query_.row, query_.row,
+                         dkey(in_span), g_.dkey_row, false});
     }
   }
 
@@ -329,10 +281,11 @@ class AttentionGradientTile {
       const Index depth = first < last ? last - first : 0;  // both may lie far outside of the block
       const Index from = depth > 0 ? first : 0;
       if (depth == 0 && !starts) continue;
-      multiply(end - lane, tile_.head_dim,
-               {depth, score_gradients_ + from * W + lane, 1, W, keys.data + (block.begin + from - begin) * keys.row,
-                keys.row, dquery_ + lane * row, row, starts},
-               lane == 0 ? scores_.next_keys(block) : Upcoming{});
+      add_products<T>(
+          end - lane, tile_.head_dim,
+          {depth, score_gradients_ + from * W + lane, 1, W, keys.data + (block.begin + from - begin) * keys.row,
+           keys.row, dquery_ + lane * row, row, starts},
+          lane == 0 ? scores_.next_keys(block) : Upcoming{});
     }
   }
 

@@ -8,6 +8,7 @@ from . import (
     attention,
     caches,
     classifiers,
+    gradients,
     language_models,
     layers,
     models,
@@ -19,6 +20,6 @@ from . import (
 from .entry import CATALOGUE, Arguments
 
 __all__ = [
-    "CATALOGUE", "Arguments", "attention", "caches", "classifiers", "language_models", "layers", "models", "reference",
-    "seq2seq_models", "serving", "transformers",
+    "CATALOGUE", "Arguments", "attention", "caches", "classifiers", "gradients", "language_models", "layers", "models",
+    "reference", "seq2seq_models", "serving", "transformers",
 ]  # fmt: skip

@@ -1,0 +1,14 @@
+// Runs the sums over rows of the gradient of a linear map.
+#pragma once
+
+#include "mha/tensor_view.hpp"
+
+namespace mha {
+
+/// weight = dout^T x and bias = the column sums of dout, over rows. Outputs may be empty.
+///
+/// @param x, dout  [..., features], with the same rows and of one dtype
+void run_linear_gradient(const TensorView& x, const TensorView& dout, const MutableTensorView& weight,
+                         const MutableTensorView& bias, int num_threads);
+
+}  // namespace mha
