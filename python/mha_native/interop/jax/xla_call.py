@@ -13,6 +13,7 @@ from jax.custom_batching import custom_vmap
 
 from ..._core import xla_attention, xla_attention_gradient
 from ...functions.attention import scaled_dot_product_attention
+from ...functions.gradient import AttentionGradients
 from ...functions.scalars import checked_boolean
 
 Array = Any  # of JAX, or of NumPy
@@ -31,7 +32,7 @@ _WITH_BATCH = _BROADCAST.keys() | _PER_BATCH
 _NO_KEYS = -(2**31)
 
 # Options with a gradient: of a mask, if it is added.
-_DIFFERENTIABLE = ("attn_mask", "alibi_slopes", "position_bias", "sinks")
+_DIFFERENTIABLE = AttentionGradients._fields[3:]
 
 jax.ffi.register_ffi_target(_TARGET, xla_attention(), platform="cpu")
 jax.ffi.register_ffi_target(_TARGET_OF_GRADIENT, xla_attention_gradient(), platform="cpu")

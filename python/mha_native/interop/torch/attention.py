@@ -10,7 +10,7 @@ with needed_package("mha_native.interop.torch", "torch"):
     import torch
     from torch.autograd import forward_ad
 
-    from .operator import Recorded, Transformed, is_watched, operator, refuse_tangents
+    from .operator import Recorded, Transformed, is_watched, of_one_dtype, operator, refuse_tangents
 
 __all__ = ["scaled_dot_product_attention"]
 
@@ -88,7 +88,7 @@ def scaled_dot_product_attention(
     torch.Size([2, 8, 5, 64])
     """
     if torch.is_autocast_enabled("cpu"):
-        query, key, value, attn_mask = _of_one_dtype(query, key, value, attn_mask)
+        query, key, value, attn_mask = of_one_dtype(query, key, value, attn_mask)
     differentiable = (query, key, value, attn_mask, alibi_slopes, position_bias, sinks)
     _refuse_tangents(*differentiable)
     start, starts = (0, query_offset) if isinstance(query_offset, torch.Tensor) else (query_offset, None)
@@ -101,15 +101,6 @@ def scaled_dot_product_attention(
     else:
         out, lse = Recorded.apply(*differentiable, others)
     return (out, lse) if return_lse else out
-
-
-def _of_one_dtype(*tensors: Any) -> tuple[Any, ...]:
-    """Return tensors of floating point, if their dtypes differ, in the dtype of autocast, which excludes float64."""
-    if len({x.dtype for x in tensors if x is not None and x.is_floating_point()}) == 1:
-        return tensors
-    dtype = torch.get_autocast_dtype("cpu")
-    is_cast = [x is not None and x.is_floating_point() and x.dtype != torch.float64 for x in tensors]
-    return tuple(x.to(dtype) if cast else x for x, cast in zip(tensors, is_cast, strict=True))
 
 
 def _refuse_tangents(*arguments: torch.Tensor | None) -> None:

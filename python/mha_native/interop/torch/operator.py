@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 
 from ...functions.attention import scaled_dot_product_attention
-from ...functions.gradient import attention_gradient
+from ...functions.gradient import AttentionGradients, attention_gradient
 from ...functions.options import ScoreOptions
 
 # An offset is a number, or one for each sequence in `query_offsets`, with a `query_offset` of 0.
@@ -22,7 +22,7 @@ _RESULTS = "Tensor out, Tensor lse, Tensor dout, Tensor? dlse, str[] wrt"
 _NAMES = tuple(part.rpartition(" ")[2] for part in _ARGUMENTS.split(","))
 _TENSORS = _NAMES.index("is_causal")
 # Those that have a gradient: the other tensors are not of floating point, but for a mask that is added.
-_DIFFERENTIABLE = _NAMES[: _NAMES.index("query_offsets")]
+_DIFFERENTIABLE = AttentionGradients._fields
 # Types without rules of their own for operators.
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, type(None)})
 
@@ -46,6 +46,15 @@ def is_watched(*tensors: Any) -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or not _PLAIN.issuperset(map(type, tensors))
     )
+
+
+def of_one_dtype(*tensors: Any) -> tuple[Any, ...]:
+    """Return tensors of floating point, if their dtypes differ, in the dtype of autocast, which excludes float64."""
+    if len({x.dtype for x in tensors if x is not None and x.is_floating_point()}) == 1:
+        return tensors
+    dtype = torch.get_autocast_dtype("cpu")
+    is_cast = [x is not None and x.is_floating_point() and x.dtype != torch.float64 for x in tensors]
+    return tuple(x.to(dtype) if cast else x for x, cast in zip(tensors, is_cast, strict=True))
 
 
 def _detached(tensors: Sequence[Any]) -> list[Any]:
