@@ -9,7 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mha_native.interop.torch import MultiHeadAttention, TransformerEncoderLayer  # noqa: E402
+from mha_native.interop.torch import (  # noqa: E402
+    MultiHeadAttention,
+    TransformerEncoderLayer,
+    row_operators,
+)
 
 F64 = torch.float64
 B, T, S, E, H = 2, 5, 7, 16, 4
@@ -104,9 +108,8 @@ def test_a_stack_of_torch_and_its_training() -> None:
             loss.backward()
             optimizer.step()
             losses[-1].append(loss.item())
-        padding = torch.arange(T) >= torch.tensor([[T], [4]])
-        with torch.no_grad():  # where torch computes its own layers by another path
-            stack.eval()(x, src_key_padding_mask=padding)
+    with torch.no_grad():  # where torch has another path for its own layers, which are training no more
+        assert torch.allclose(*(layer.eval()(x) for layer in (ours, theirs)), rtol=1e-9)
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
     assert losses[0][-1] < losses[0][0]
 
@@ -120,6 +123,40 @@ def test_it_is_part_of_a_compiled_graph() -> None:
         found.append([out, *torch.autograd.grad(out.sum(), [x, *layer.parameters()])])
     for ours, expected in zip(*found, strict=True):
         assert torch.allclose(ours, expected, rtol=1e-12, atol=1e-12)
+
+
+OPERATORS: dict[str, tuple[Any, ...]] = {
+    "apply_linear": ((5, E), (5,)),
+    "apply_layer_norm": ((E,), (E,), 1e-5),
+    "apply_activation": (None, None, "gelu"),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_pass_the_checks_of_torch(name: str) -> None:
+    operator, checks = getattr(row_operators, name), ("test_schema", "test_autograd_registration", "test_faketensor")
+    weight, bias, *constants = OPERATORS[name]
+    x, weight, bias = (None if shape is None else _random(*shape) for shape in ((B, T, E), weight, bias))
+    torch.autograd.gradcheck(lambda *given: operator(*given, *constants), (x, weight, bias))
+    torch.autograd.gradcheck(lambda *given: operator._operator(*given, *constants), (x, weight, bias))
+    inputs = x, weight, bias, *constants
+    assert set(torch.library.opcheck(operator._operator, inputs, test_utils=checks).values()) == {"SUCCESS"}
+    given = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
+    wrt = [name for name, x in zip(("x", "weight", "bias"), inputs, strict=False) if x is not None]
+    given += [torch.randn_like(operator(*given)), wrt]
+    assert set(torch.library.opcheck(operator._of_gradient, tuple(given), test_utils=checks).values()) == {"SUCCESS"}
+
+
+def test_autocast_gives_different_dtypes_one() -> None:
+    ours, _ = _pair("encoder", dim_feedforward=24, dropout=0.0, batch_first=True)
+    ours, x = ours.float(), _random(B, T, E).detach().bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = ours(x)
+        assert ours(x.float()).dtype == torch.float32
+    out.square().mean().backward()
+    assert out.dtype == torch.bfloat16
+    assert all(parameter.grad.dtype == torch.float32 for parameter in ours.parameters())
+    assert torch.equal(out, ours.bfloat16()(x))
 
 
 def test_what_is_refused() -> None:

@@ -39,8 +39,9 @@ class MultiHeadAttention(torch.nn.MultiheadAttention):
     Notes
     -----
     ``load_state_dict`` of a module of torch, and ``torch.compile``, work. Projections and attention are operators:
-    second derivatives raise NotImplementedError, and transforms of torch.func RuntimeError. A query that sees no key
-    gives zeros, where torch gives NaN.
+    second derivatives raise NotImplementedError, and gradients by torch.func RuntimeError. A query that sees no key
+    gives zeros, where torch gives NaN. Under autocast, tensors of one dtype keep it, and others are converted to its
+    dtype.
 
     Examples
     --------

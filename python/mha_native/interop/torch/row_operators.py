@@ -11,7 +11,7 @@ from ...functions.activation import activation, activation_gradient
 from ...functions.linear import linear, linear_gradient
 from ...functions.norm_gradient import layer_norm_gradient
 from ...layers.layer_norm import LayerNorm
-from .operator import is_watched
+from .operator import is_watched, of_one_dtype
 
 _NAMES = ("x", "weight", "bias")  # of arguments with a gradient
 
@@ -41,6 +41,8 @@ class RowOperator:
         self._of_gradient.register_autograd(self._refuse)
 
     def __call__(self, x: Any, weight: Any = None, bias: Any = None, *constants: Any) -> Any:
+        if torch.is_autocast_enabled("cpu"):
+            x, weight, bias = of_one_dtype(x, weight, bias)
         if is_watched(x, weight, bias):
             return self._operator(x, weight, bias, *constants)
         return _Recorded.apply(x, weight, bias, (self, constants))
