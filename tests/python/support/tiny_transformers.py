@@ -118,5 +118,8 @@ def in_training(family: str, dtype: Any) -> tuple[Any, dict[str, Any], Any]:
 
 
 def loss(of: Any, inputs: dict[str, Any], rows: Any) -> Any:
+    """The squared distance of outputs from numbers that no norm gives."""
     out = of(**inputs, use_cache=False) if hasattr(of.config, "use_cache") else of(**inputs)
-    return (out.logits if hasattr(out, "logits") else out.last_hidden_state)[rows].square().mean()
+    found = (out.logits if hasattr(out, "logits") else out.last_hidden_state)[rows]
+    target = torch.sin(torch.arange(found.numel(), dtype=found.dtype)).reshape(found.shape)
+    return (found - target).square().mean()
