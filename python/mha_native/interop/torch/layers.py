@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...functions.messages import shown
@@ -58,8 +59,23 @@ class MultiHeadAttention(torch.nn.MultiheadAttention):
     torch.Size([192, 64])
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(
+            *(embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype)
+        )
         if self.bias_k is not None or self.add_zero_attn:
             raise ValueError("MultiHeadAttention: add_bias_kv and add_zero_attn are not supported")
 
@@ -163,8 +179,22 @@ class TransformerEncoderLayer(torch.nn.TransformerEncoderLayer):
     >>> optimizer.step()
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[torch.Tensor], torch.Tensor] = torch.nn.functional.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        of_norms = layer_norm_eps, batch_first, norm_first, bias, device, dtype
+        super().__init__(d_model, nhead, dim_feedforward, dropout, activation, *of_norms)
         theirs: Any = self.self_attn
         place = {"device": theirs.out_proj.weight.device, "dtype": theirs.out_proj.weight.dtype}
         self.self_attn: Any = MultiHeadAttention(
