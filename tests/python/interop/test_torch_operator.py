@@ -116,6 +116,7 @@ def test_gradients_are_those_of_the_function_with_its_threads(monkeypatch: pytes
         assert torch.equal(gradient, getattr(expected, name))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch calls it itself
 def test_second_derivatives_are_refused() -> None:
     tensors, options = _call("causal")
     words = r"^scaled_dot_product_attention: second derivatives are not computed"
