@@ -2,5 +2,12 @@
 
 from .acceleration import Acceleration, accelerate
 from .attention import scaled_dot_product_attention
+from .layers import MultiHeadAttention, TransformerEncoderLayer
 
-__all__ = ["Acceleration", "accelerate", "scaled_dot_product_attention"]
+__all__ = [
+    "Acceleration",
+    "MultiHeadAttention",
+    "TransformerEncoderLayer",
+    "accelerate",
+    "scaled_dot_product_attention",
+]
