@@ -9,7 +9,7 @@ from numpy import ndarray
 from .. import _core
 from .arrays import Tensor, like, to_numpy
 from .messages import rename_arguments
-from .options import KEYWORD_OPTIONS, DropoutOptions, KeywordOptions, core_options
+from .options import KEYWORD_OPTIONS, FunctionOptions, KeywordOptions, core_options
 from .token_cache import TokenCache, key_argument, value_argument
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def scaled_dot_product_attention(
     """
     name = "scaled_dot_product_attention"
     # The core gets only the options that are not the default. In a small call these steps take as long as the work.
-    options: DropoutOptions = {}
+    options: FunctionOptions = {}
     if attn_mask is not None:
         options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
     if is_causal is not False:

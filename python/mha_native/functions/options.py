@@ -41,11 +41,15 @@ class ScoreOptions(KeywordOptions, total=False):
     attn_mask: Tensor | None
 
 
-class DropoutOptions(ScoreOptions, total=False):
-    """All options of attention over arrays and of its gradient."""
+class DropoutOptions(KeywordOptions, total=False):
+    """Keyword options of attention over arrays and of its gradient."""
 
     dropout_p: float
     dropout_seed: int
+
+
+class FunctionOptions(ScoreOptions, DropoutOptions, total=False):
+    """All options of attention over arrays and of its gradient."""
 
 
 class AttentionOptions(ScoreOptions, total=False):
@@ -58,7 +62,7 @@ class AttentionOptions(ScoreOptions, total=False):
 MODEL_OPTIONS = ModelOptions.__optional_keys__
 KEYWORD_OPTIONS = KeywordOptions.__optional_keys__
 SCORE_OPTIONS = ScoreOptions.__optional_keys__
-DROPOUT_OPTIONS = DropoutOptions.__optional_keys__
+FUNCTION_OPTIONS = FunctionOptions.__optional_keys__
 ATTENTION_OPTIONS = AttentionOptions.__optional_keys__
 
 # Types that need no conversion.

@@ -8,14 +8,13 @@ from .attention import (
     attention_gradient,
     attention_statistics,
     attention_weights,
-    dropout_factors,
     multi_head_attention,
-    philox,
     rotate,
     scaled_dot_product_attention,
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
+from .dropout import dropout_factors, philox
 from .gradients import activation_gradient, embedding_gradient, layer_norm_gradient, rms_norm_gradient
 from .norms import layer_norm, rms_norm
 from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, linear, linear_gradient

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._errors import named
+from .dropout import dropout_factors, taken_out
 from .norms import normalize
 
 Array = NDArray[np.float64]
@@ -25,19 +26,15 @@ def scaled_dot_product_attention(
     attn_mask: ArrayLike | None = None,
     *,
     return_lse: bool = False,
-    dropout_p: float = 0,
-    dropout_seed: int = 0,
-    first_head: int = 0,
     **options: Any,
 ) -> Any:
     """``softmax(scale * query @ key.T + masks) @ value``: [B, H, Tq, Dv], and [B, H, Tq] with `return_lse`.
 
-    `options` are options of `attention_weights`. `first_head` is as in `dropout_factors`.
+    `options` are options of `attention_weights` and of `dropout_factors`.
     """
+    dropout = taken_out(options)
     weights, lse, visible = _softmax_of_scores(query, key, attn_mask, **options)
-    if dropout_p:
-        offset = options.get("query_offset", 0)
-        weights = weights * dropout_factors(weights.shape, dropout_p, dropout_seed, offset, first_head)
+    weights = weights * dropout_factors(weights.shape, query_offset=options.get("query_offset", 0), **dropout)
     value = _for_each_query_head(value, weights.shape[1])
 
     # A masked value is skipped, not multiplied by 0, which would keep NaN and infinity. So the sum over the keys is a
@@ -103,45 +100,6 @@ def scaled_dot_product_attention_varlen(
 
 
 @named
-def dropout_factors(
-    shape: tuple[int, ...],
-    dropout_p: float,
-    dropout_seed: int,
-    query_offset: ArrayLike = 0,
-    first_head: int = 0,
-) -> Array:
-    """Return the factors of dropout for weights of a `shape` [B, H, Tq, Tk]: 0 or ``1 / (1 - dropout_p)``.
-
-    A weight becomes 0 if its word of `philox` is below ``dropout_p * 2^32``. Heads of all batch elements are counted,
-    beginning at `first_head`.
-    """
-    if not 0 <= dropout_p < 1:
-        raise ValueError(f"dropout_p must lie in [0, 1); got {dropout_p}")
-    position, j = _positions(shape, query_offset)
-    head = first_head + np.arange(shape[0] * shape[1]).reshape(shape[0], shape[1], 1, 1)
-    counter = (j // 4, position, head, head >> 32)
-    words = philox(counter, (dropout_seed, dropout_seed >> 32))
-    word = np.choose(np.broadcast_to(j % 4, shape), [np.broadcast_to(x, shape) for x in words])
-    return np.where(word < min(round(dropout_p * 2**32), 2**32 - 1), 0, 1 / (1 - dropout_p))
-
-
-def philox(counter: tuple[ArrayLike, ...], key: tuple[int, int]) -> tuple[NDArray[np.uint64], ...]:
-    """Return the four words of Philox4x32-10 for four words of a `counter`, which broadcast, and two of a `key`.
-
-    Source: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", 2011.
-    """
-    low = np.uint64(0xFFFFFFFF)
-    a, b, c, d = (np.asarray(x).astype(np.uint64) & low for x in counter)
-    for i in range(10):
-        one, two = (
-            np.uint64((k + i * step) & 0xFFFFFFFF) for k, step in zip(key, (0x9E3779B9, 0xBB67AE85), strict=True)
-        )
-        first, second = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
-        a, b, c, d = (second >> np.uint64(32)) ^ b ^ one, second & low, (first >> np.uint64(32)) ^ d ^ two, first & low
-    return a, b, c, d
-
-
-@named
 def attention_weights(
     query: ArrayLike,
     key: ArrayLike,
@@ -190,20 +148,16 @@ def attention_gradient(
     attn_mask: ArrayLike | None = None,
     *,
     dlse: ArrayLike = 0,
-    dropout_p: float = 0,
-    dropout_seed: int = 0,
     **options: Any,
 ) -> dict[str, Array]:
     """Gradients by all arguments that have one, by name: the closed form, with the shapes of the arguments.
 
     `dout` and `dlse` are the gradients by the results of `scaled_dot_product_attention`; `options` are its options.
     """
+    out = _with_rank(scaled_dot_product_attention(query, key, value, attn_mask, **options), 4)
+    dropout = taken_out(options)
     weights, lse, _ = _softmax_of_scores(query, key, attn_mask, **options)
-    kept: Any = 1
-    if dropout_p:
-        kept = dropout_factors(weights.shape, dropout_p, dropout_seed, options.get("query_offset", 0))
-    dropped = {"dropout_p": dropout_p, "dropout_seed": dropout_seed}
-    out = _with_rank(scaled_dot_product_attention(query, key, value, attn_mask, **options, **dropped), 4)
+    kept = dropout_factors(weights.shape, query_offset=options.get("query_offset", 0), **dropout)
     arguments = {"query": query, "key": key, "value": value, "attn_mask": attn_mask}
     arguments |= {name: options[name] for name in ("alibi_slopes", "position_bias", "sinks") if name in options}
     q, k, v = (np.nan_to_num(_with_rank(np.asarray(x, np.float64), 4)) for x in (query, key, value))
