@@ -1,5 +1,5 @@
-// scaled_dot_product_attention as XLA calls it: buffers in, buffers out, without Python. interop/jax calls it, and
-// checks all that is known at the time of tracing.
+// scaled_dot_product_attention and its gradient as XLA calls them: buffers in, buffers out, without Python. interop/jax
+// calls them, and checks all that is known at the time of tracing.
 #include <algorithm>
 #include <forward_list>
 #include <new>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <mha/attention.hpp>
+#include <mha/attention_gradient.hpp>
 #include <mha/runtime.hpp>
 
 #include "bindings.hpp"
@@ -75,14 +76,18 @@ BasicTensorView<Pointer> view_of_buffer(const xla::Buffer& buffer, const std::st
   return view;
 }
 
-/// [B, T, H, D] as [B, H, T, D].
-template <class View>
-View heads_first(View view) {
-  if (view.rank == kMaxRank) {
-    std::swap(view.extents[1], view.extents[2]);
-    std::swap(view.strides[1], view.strides[2]);
-  }
-  return view;
+/// [B, T, H, D] as [B, H, T, D], and [B, T, H] as [B, H, T].
+template <class... Views>
+void put_heads_first(Views&... views) {
+  (std::swap(views.extents[1], views.extents[2]), ...);
+  (std::swap(views.strides[1], views.strides[2]), ...);
+}
+
+/// A query that serves every batch element of the keys.
+void repeat_query(TensorView& query, Index batch_size) {
+  if (query.rank != kMaxRank || query.extents[0] != 1 || batch_size == 1) return;
+  query.extents[0] = batch_size;
+  query.strides[0] = 0;
 }
 
 /// The attributes of a call: options by the names of the rows of attention_options.def. An array is an attribute, too:
@@ -116,6 +121,13 @@ class CallAttributes {
 
   /// Must be known before integers are read: they have no length of their own.
   void set_batch_size(Index batch_size) { batch_size_ = batch_size; }
+  AttentionOptions options() {
+    AttentionOptions options;
+#define MHA_OPTION(field, type, argument, reading) read(#field, options.field);
+#include <mha/attention_options.def>
+#undef MHA_OPTION
+    return options;
+  }
   void require_all_read() const {
     if (read_ != attributes_.size) refuse_call("has an attribute that is no option of attention");
   }
@@ -146,6 +158,15 @@ class CallAttributes {
   std::forward_list<std::vector<std::int64_t>> copies_;
 };
 
+/// Runs a call of the library on threads of XLA.
+template <class Call>
+void run_in_xla(const xla::CallFrame& frame, Call call) {
+  xla::Threads threads(frame);
+  std::optional<ExecutorScope> scope;
+  if (const int count = threads.count()) scope.emplace(threads.executor(std::min(count, num_threads())));
+  call();
+}
+
 /// query, key, value and arrays of options -> out, or out and lse.
 void attend_in_xla(const xla::CallFrame& frame) {
   const auto input = [&](std::int64_t i, const char* name) {
@@ -158,30 +179,55 @@ void attend_in_xla(const xla::CallFrame& frame) {
   MutableTensorView out = output(0, "out"), lse = frame.results.size > 1 ? output(1, "lse") : MutableTensorView{};
   if (out.rank != kMaxRank) refuse_call("out must have 4 axes");
 
-  AttentionOptions options;
   CallAttributes attributes(frame);
   attributes.set_batch_size(out.extents[0]);
-#define MHA_OPTION(field, type, argument, reading) attributes.read(#field, options.field);
-#include <mha/attention_options.def>
-#undef MHA_OPTION
+  const AttentionOptions options = attributes.options();
   bool tokens_first = false;  // [B, T, H, D], all but masks; lse is [B, T, H]
   attributes.read("tokens_first", tokens_first);
   attributes.require_all_read();
-  if (tokens_first) {
-    query = heads_first(query), key = heads_first(key), value = heads_first(value), out = heads_first(out);
-    std::swap(lse.extents[1], lse.extents[2]);
-    std::swap(lse.strides[1], lse.strides[2]);
-  }
-  // A query that serves every batch element of the keys.
-  if (query.rank == kMaxRank && query.extents[0] == 1 && out.extents[0] != 1) {
-    query.extents[0] = out.extents[0];
-    query.strides[0] = 0;
-  }
+  if (tokens_first) put_heads_first(query, key, value, out, lse);
+  repeat_query(query, out.extents[0]);
+  run_in_xla(frame, [&] { scaled_dot_product_attention(query, key, value, out, lse, options); });
+}
 
-  xla::Threads threads(frame);
-  std::optional<ExecutorScope> scope;
-  if (const int count = threads.count()) scope.emplace(threads.executor(std::min(count, num_threads())));
-  scaled_dot_product_attention(query, key, value, out, lse, options);
+/// query, key, value, out, lse, dout, dlse and arrays of options -> gradients by query, key and value, with the batch
+/// size of the call, and by options. For the gradient by an option, the attribute "d" with its name is its place among
+/// the results.
+void differentiate_in_xla(const xla::CallFrame& frame) {
+  const auto input = [&](std::int64_t i, const char* name) {
+    TensorView view = view_of_buffer<const void*>(buffer_of(frame.arguments, i, name), name);
+    if (view.rank < kMaxRank - 1) refuse_call(std::string(name) + " has too few axes");
+    return view;
+  };
+  const auto output = [&](std::int64_t i, const char* name) {
+    return view_of_buffer<void*>(buffer_of(frame.results, i, name), name);
+  };
+  TensorView query = input(0, "query"), key = input(1, "key"), value = input(2, "value"), out = input(3, "out"),
+             lse = input(4, "lse"), dout = input(5, "dout"), dlse = input(6, "dlse");
+  AttentionGradients gradients;
+  gradients.query = output(0, "the gradient by query");
+  gradients.key = output(1, "the gradient by key");
+  gradients.value = output(2, "the gradient by value");
+
+  CallAttributes attributes(frame);
+  attributes.set_batch_size(out.extents[0]);
+  const AttentionOptions options = attributes.options();
+  const auto read_place = [&](const char* name, MutableTensorView& gradient) {
+    std::int64_t place = -1;
+    attributes.read(name, place);
+    if (place >= 0) gradient = output(place, name);
+  };
+  read_place("dattn_mask", gradients.attn_mask);
+  read_place("dalibi_slopes", gradients.alibi_slopes);
+  read_place("dposition_bias", gradients.position_bias);
+  read_place("dsinks", gradients.sinks);
+  bool tokens_first = false;
+  attributes.read("tokens_first", tokens_first);
+  attributes.require_all_read();
+  if (tokens_first)
+    put_heads_first(query, key, value, out, lse, dout, dlse, gradients.query, gradients.key, gradients.value);
+  repeat_query(query, out.extents[0]);
+  run_in_xla(frame, [&] { attention_gradient(query, key, value, out, lse, dout, gradients, options, dlse); });
 }
 
 xla::Error* error_in_xla(const xla::Api& api, const Refusal& refusal) {
@@ -205,8 +251,9 @@ void describe_to_xla(const xla::CallFrame& frame) {
   metadata->traits = 0;
 }
 
-/// The function that XLA calls. It must not throw.
-xla::Error* attention_in_xla(xla::CallFrame* frame) {
+/// A function that XLA calls. It must not throw.
+template <void (*run)(const xla::CallFrame&)>
+xla::Error* in_xla(xla::CallFrame* frame) {
   try {
     if (frame->extensions != nullptr && frame->extensions->type == xla::kMetadataExtension) {
       describe_to_xla(*frame);
@@ -214,7 +261,7 @@ xla::Error* attention_in_xla(xla::CallFrame* frame) {
     }
     if (!MHA_XLA_HAS(frame, xla::CallFrame, attributes) || frame->stage != xla::kExecuteStage)
       throw Refusal{xla::ErrorCode::unimplemented, "mha_native: this version of XLA calls functions in an unknown way"};
-    attend_in_xla(*frame);
+    run(*frame);
     return nullptr;
   } catch (const Refusal& refusal) {
     return error_in_xla(*frame->api, refusal);
@@ -231,8 +278,11 @@ xla::Error* attention_in_xla(xla::CallFrame* frame) {
 
 void bind_xla(py::module_& m) {
   m.def(
-      "xla_attention", [] { return py::capsule(reinterpret_cast<void*>(&attention_in_xla)); },
+      "xla_attention", [] { return py::capsule(reinterpret_cast<void*>(&in_xla<attend_in_xla>)); },
       "() -> the address of scaled_dot_product_attention as XLA calls it, in a capsule");
+  m.def(
+      "xla_attention_gradient", [] { return py::capsule(reinterpret_cast<void*>(&in_xla<differentiate_in_xla>)); },
+      "() -> the address of attention_gradient as XLA calls it, in a capsule");
 }
 
 }  // namespace mha::bindings

@@ -81,9 +81,9 @@ def test_every_row_is_an_argument_of_the_operator_of_torch() -> None:
     (schema,) = (
         ast.literal_eval(node.value)
         for node in parsed("interop/torch/operator.py").body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_SCHEMA"
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_ARGUMENTS"
     )
-    assert set(KEYWORDS) - OF_LAYERS <= set(re.findall(r" (\w+)[,)]", schema))
+    assert set(KEYWORDS) - OF_LAYERS <= set(re.findall(r" (\w+)(?:,|$)", schema))
 
 
 def test_every_row_is_a_field() -> None:

@@ -15,7 +15,8 @@ import tiny_transformers  # noqa: E402
 from tiny_transformers import ENCODERS, OWN_ATTENTION  # noqa: E402
 from transformers import DynamicCache  # noqa: E402
 
-from mha_native.interop.torch import Acceleration, accelerate  # noqa: E402
+from mha_native.interop.torch import Acceleration, accelerate, scaled_dot_product_attention  # noqa: E402
+from mha_native.interop.transformers import attention as attention_module  # noqa: E402
 from mha_native.interop.transformers import layers  # noqa: E402
 
 PADDINGS = ("none", "right", "left")
@@ -442,3 +443,47 @@ def test_a_second_time_is_like_the_first(calls: list[bool]) -> None:
     real = inputs["attention_mask"].bool()
     _assert_close(_out(ours, **inputs)[real], _out(theirs, **inputs)[real])
     assert calls == [True, True]
+
+
+TRAINED = ("Bert", "DistilBert", "ModernBert", "Llama", "Gemma2", "GPT2")
+
+
+@pytest.mark.parametrize("family", TRAINED)
+def test_training_has_the_gradients_of_torch(family: str, monkeypatch: pytest.MonkeyPatch, calls: list[bool]) -> None:
+    theirs, inputs, rows = tiny_transformers.in_training(family, torch.float64)
+    theirs.set_attn_implementation("eager")
+    ours = copy.deepcopy(theirs)
+    assert len(accelerate(ours, training=True).replaced) == 2
+    attended, found = [], {}
+
+    def watched(*tensors: Any, **options: Any) -> Any:
+        attended.append(options)
+        return scaled_dot_product_attention(*tensors, **options)
+
+    monkeypatch.setattr(attention_module, "recorded_attention", watched)
+    for model in (ours, theirs):
+        tiny_transformers.loss(model, inputs, rows).backward()
+        found[model] = {name: x.grad for name, x in model.named_parameters() if x.grad is not None}
+        assert all(x is not None for x in found[model].values())
+    assert found[ours].keys() == found[theirs].keys()
+    largest = max(x.abs().max() for x in found[theirs].values())
+    for name, expected in found[theirs].items():  # some of which have a softmax in float32
+        close = CLOSE * expected.abs().max() + CLOSE / 100 * largest
+        assert ((found[ours][name] - expected).abs() <= close).all(), name
+    assert (len(attended), any(calls)) == (2, False)
+    ours.eval(), theirs.eval()
+    _assert_close(_out(ours, **inputs)[rows], _out(theirs, **inputs)[rows])
+    assert calls == [False, False, True, True]
+
+
+def test_what_training_refuses() -> None:
+    model = tiny_transformers.model("Bert").train()
+    accelerate(model, training=True)
+    with pytest.raises(RuntimeError, match=r"dropout of attention is not computed, got 0\.1"):
+        model(**tiny_transformers.tokens("Bert", "none"))
+    made = accelerate(tiny_transformers.model("MPNet"), training=True)
+    assert made == Acceleration(
+        (), {"MPNetModel": "it computes attention by itself, so that this library cannot train it"}
+    )
+    with pytest.raises(TypeError, match="accelerate: training must be a bool"):
+        accelerate(model, training="yes")  # type: ignore[arg-type]

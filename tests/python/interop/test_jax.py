@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import fresh_process
-import gradient_options
 import numpy as np
 import pytest
 from element_types import BFLOAT16
@@ -18,7 +17,8 @@ import mha_native
 jax = pytest.importorskip("jax", minversion="0.6.2")
 import jax.numpy as jnp  # noqa: E402
 
-from mha_native.interop.jax import dot_product_attention, gradient, scaled_dot_product_attention, xla_call  # noqa: E402
+from mha_native.functions.options import SCORE_OPTIONS  # noqa: E402
+from mha_native.interop.jax import dot_product_attention, scaled_dot_product_attention  # noqa: E402
 
 # Largest difference of outputs of size 1, of which float32 rounds each product differently.
 CLOSE = 3e-6
@@ -140,24 +140,89 @@ def test_maps_nest() -> None:
     assert_same_bits(np.asarray(out).reshape(expected.shape), expected)
 
 
+def real(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in options.items() if isinstance(x, np.ndarray) and x.dtype.kind == "f"}
+
+
+def gradients(arrays: Any, options: dict[str, Any], cotangents: Any) -> Any:
+    """Gradients by query, key, value and all options of real numbers, through JAX."""
+
+    def attend(query: Any, key: Any, value: Any, given: Any) -> Any:
+        return scaled_dot_product_attention(query, key, value, **(options | given), return_lse=True)
+
+    *found, of_options = jax.vjp(attend, *arrays, real(options))[1](cotangents)
+    return {**dict(zip(("query", "key", "value"), found, strict=True)), **of_options}
+
+
+def test_every_option_is_among_them() -> None:
+    assert {name for options in OPTIONS.values() for name in options} == SCORE_OPTIONS
+
+
+@pytest.mark.parametrize("one", [None, "query", "keys"])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_the_computation_of_gradients_is_the_same_one(name: str) -> None:
+def test_gradients_have_the_bits_of_the_function(name: str, one: str | None) -> None:
+    query, key, value = inputs()
+    query, key, value = (
+        query[:1] if one == "query" else query,
+        *((x[:1] if one == "keys" else x) for x in (key, value)),
+    )
     options = OPTIONS[name]
-    named = {n: x for n, x in options.items() if isinstance(x, np.ndarray)}
-    named = {n: x.reshape((1,) * (xla_call._BROADCAST.get(n, x.ndim) - x.ndim) + x.shape) for n, x in named.items()}
-    others = {n: x for n, x in options.items() if n not in named}
-    plain = jax.jit(lambda *arguments: gradient.plain_attention(*arguments, others))
-    out, lse = plain(*inputs(), named)
-    expected = mha_native.scaled_dot_product_attention(*inputs(), **options, return_lse=True)
-    np.testing.assert_allclose(out, expected[0], rtol=0, atol=CLOSE)
-    np.testing.assert_allclose(lse, expected[1], rtol=0, atol=4 * CLOSE)  # of size 4
+    out, lse = mha_native.scaled_dot_product_attention(query, key, value, **options, return_lse=True)
+    dout, dlse = normal(*out.shape, seed=3), normal(*lse.shape, seed=4)
+    found = jax.jit(lambda *arrays: gradients(arrays, options, (dout, dlse)))(query, key, value)
+    expected: Any = mha_native.attention_gradient(
+        query, key, value, out, lse, dout, dlse=dlse, wrt=tuple(found), **options
+    )
+    for name, ours in found.items():
+        assert_same_bits(np.asarray(ours), getattr(expected, name))
 
 
-def test_every_option_has_a_gradient_or_is_refused() -> None:
-    def recompute(options: dict[str, Any]) -> Any:
-        return gradient.plain_attention(*inputs(), {}, options)
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16, np.float64], ids=["f16", "bf16", "f64"])
+def test_gradients_of_every_dtype(dtype: Any, x64: None) -> None:
+    arrays, options = inputs(dtype), {"attn_mask": normal(TQ, TK, dtype=dtype), "softcap": 2.0}
+    out, lse = mha_native.scaled_dot_product_attention(*arrays, **options, return_lse=True)
+    dout, dlse = normal(*out.shape, dtype=dtype, seed=3), np.zeros_like(lse)
+    found = gradients(arrays, options, (dout, dlse))
+    expected: Any = mha_native.attention_gradient(*arrays, out, lse, dout, dlse=dlse, wrt=tuple(found), **options)
+    for name, ours in found.items():
+        assert ours.dtype == dtype
+        assert_same_bits(np.asarray(ours), getattr(expected, name).astype(dtype))
 
-    gradient_options.check_every_option(OPTIONS.values(), recompute)
+
+@pytest.mark.parametrize(
+    ("mapped", "name"),
+    [
+        ((0, 0, 0), "additive mask"),
+        ((0, None, None), "key mask and lengths"),
+        ((None, 0, None), "offsets"),
+        ((None, None, None), "slopes of each"),
+        ((0, 0, 0), "slopes"),
+        ((None, 0, 0), "position bias"),
+    ],
+)
+@pytest.mark.parametrize("moves", [True, False])
+def test_gradients_of_a_mapped_call_are_those_of_each_element(mapped: tuple[Any, ...], name: str, moves: bool) -> None:
+    size, options = 3, OPTIONS[name]
+    alone, several = inputs(), inputs(np.float32, size)
+    arrays = [x if axis is None else y for x, y, axis in zip(alone, several, mapped, strict=True)]
+    moving = {n: np.stack([np.roll(x, i * moves) for i in range(size)]) for n, x in real(options).items()}
+    cotangents = normal(size, B, H, TQ, D, seed=3), normal(size, B, H, TQ, seed=4)
+
+    def call(query: Any, key: Any, value: Any, given: Any, cotangents: Any) -> Any:
+        _, pullback = jax.vjp(
+            lambda q, k, v, g: scaled_dot_product_attention(q, k, v, **(options | g), return_lse=True),
+            *(query, key, value, given),
+        )
+        return pullback(cotangents)
+
+    of_options = 0 if moves else None
+    given = moving if moves else real(options)
+    found = jax.vmap(call, in_axes=(*mapped, of_options, 0))(*arrays, given, cotangents)
+    for i in range(size):
+        here = [x if axis is None else x[i] for x, axis in zip(arrays, mapped, strict=True)]
+        expected = call(*here, {n: x[i] for n, x in moving.items()}, tuple(x[i] for x in cotangents))
+        for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(ours[i], theirs, rtol=0, atol=1e-5)  # another order of sums over the batch
 
 
 def tokens_first(*arrays: np.ndarray) -> list[Any]:
@@ -240,6 +305,10 @@ def test_derivatives_that_are_not_computed_are_refused() -> None:
     query, key, value = inputs()
     with pytest.raises(TypeError, match="custom_vjp"):
         jax.jvp(lambda x: scaled_dot_product_attention(x, key, value), (query,), (query,))
+    of_query = jax.grad(lambda x: scaled_dot_product_attention(x, key, value).sum())
+    words = r"^scaled_dot_product_attention: second derivatives are not computed"
+    with pytest.raises(NotImplementedError, match=words):
+        jax.grad(lambda x: of_query(x).sum())(query)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import gradient_options
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import mha_native  # noqa: E402
-from mha_native.interop.torch import attention as interop_torch  # noqa: E402
-from mha_native.interop.torch import recomputation, scaled_dot_product_attention  # noqa: E402
+from mha_native.functions.options import SCORE_OPTIONS  # noqa: E402
+from mha_native.interop.torch import operator as operators  # noqa: E402
+from mha_native.interop.torch import scaled_dot_product_attention  # noqa: E402
 
 F64 = torch.float64
 # Queries, keys and sequences of every call here; heads share keys and values in pairs.
@@ -92,18 +92,61 @@ def test_gradients(name: str) -> None:
     torch.autograd.gradcheck(attend, (*tensors, *floats.values()))
 
 
-def test_every_option_has_a_gradient_or_is_refused() -> None:
-    def recompute(options: dict[str, Any]) -> Any:
-        return recomputation.attention_by_torch(*_call("none")[0], options)  # type: ignore[arg-type]
-
-    cases = (make() for make in OPTIONS.values())
-    gradient_options.check_every_option(cases, recompute)
+def test_every_option_is_among_them() -> None:
+    assert {name for make in OPTIONS.values() for name in make()} == SCORE_OPTIONS
 
 
-@pytest.mark.exhaustive
-def test_gradients_of_gradients() -> None:
+def test_gradients_are_those_of_the_function_with_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, options = _call("all")
+    given: dict[str, Any] = {}
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        given.update(named)
+        return mha_native.attention_gradient(*arguments, **named)
+
+    monkeypatch.setattr(operators, "attention_gradient", watched)
+    out, lse = scaled_dot_product_attention(*tensors, **options, return_lse=True, num_threads=1)
+    dout = torch.ones((), dtype=F64).expand(out.shape)
+    wanted = {"key": tensors[1], **_floats(options)}
+    found = torch.autograd.grad(out, list(wanted.values()), dout)
+    assert (given["num_threads"], given["dlse"]) == (1, None)
+    with torch.no_grad():
+        expected: Any = mha_native.attention_gradient(*tensors, out, lse, dout, wrt=tuple(wanted), **options)
+    for name, gradient in zip(wanted, found, strict=True):
+        assert torch.equal(gradient, getattr(expected, name))
+
+
+def test_second_derivatives_are_refused() -> None:
     tensors, options = _call("causal")
-    torch.autograd.gradgradcheck(lambda *given: scaled_dot_product_attention(*given, **options), tensors)
+    words = r"^scaled_dot_product_attention: second derivatives are not computed"
+    (gradient,) = torch.autograd.grad(
+        scaled_dot_product_attention(*tensors, **options).sum(), tensors[0], create_graph=True
+    )
+    with pytest.raises(NotImplementedError, match=words):
+        gradient.square().sum().backward()
+    with pytest.raises(NotImplementedError, match=words):
+        torch.func.jacrev(torch.func.grad(lambda query: scaled_dot_product_attention(query, *tensors[1:]).sum()))(
+            tensors[0].detach()
+        )
+    with pytest.raises(RuntimeError, match="derivatives in forward mode are not computed"):
+        torch.func.hessian(lambda query: scaled_dot_product_attention(query, *tensors[1:]).sum())(tensors[0].detach())
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_jacobians_by_a_batch_of_gradients(vectorize: bool) -> None:
+    query, key, value = (x.detach()[:1, :2, :3] for x in _call("none")[0])
+    expected = torch.func.jacrev(lambda x: scaled_dot_product_attention(x, key, value))(query)
+    found = torch.autograd.functional.jacobian(
+        lambda x: scaled_dot_product_attention(x, key, value), query, vectorize=vectorize
+    )
+    assert torch.equal(found, expected)
+
+
+def test_a_gradient_by_the_lse_alone() -> None:
+    tensors, _ = _call("none")
+    torch.autograd.gradcheck(
+        lambda *given: scaled_dot_product_attention(*given, return_lse=True)[1], [*tensors[:2], tensors[2].detach()]
+    )
 
 
 @pytest.mark.parametrize("rank", [2, 3])
@@ -183,16 +226,21 @@ CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_
 @pytest.mark.parametrize("name", ["none", "all"])
 def test_it_passes_the_checks_of_torch(name: str, checks: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     tensors, options = _call(name)
-    operator, calls = interop_torch.operator, []
+    calls = []
+    for name in ("_attend", "_differentiate"):
+        kernel = getattr(operators, name)
 
-    def recorded(*arguments: Any) -> Any:
-        calls.append(arguments)
-        return operator(*arguments)
+        def recorded(*arguments: Any, kernel: Any = kernel) -> Any:
+            calls.append(arguments)
+            return kernel(*arguments)
 
-    monkeypatch.setattr(interop_torch, "operator", recorded)
-    scaled_dot_product_attention(*tensors, **options)
-    results = torch.library.opcheck(operator, calls[0], test_utils=checks)
-    assert results == dict.fromkeys(checks, "SUCCESS")
+        monkeypatch.setattr(operators, name, recorded)
+    scaled_dot_product_attention(*tensors, **options).sum().backward()
+    forward, backward = calls
+    backward = [x.detach() if isinstance(x, torch.Tensor) else x for x in backward]
+    for operator, arguments in ((operators.operator, forward), (operators.gradient_operator, tuple(backward))):
+        results = torch.library.opcheck(operator, arguments, test_utils=checks)
+        assert results == dict.fromkeys(checks, "SUCCESS")
 
 
 @pytest.mark.parametrize("name", ["all", pytest.param("offset", marks=pytest.mark.exhaustive)])
@@ -230,8 +278,12 @@ def test_errors_are_those_of_the_function(change: dict[str, Any], message: str) 
         scaled_dot_product_attention(**arguments)
 
 
-def _by_torch(*tensors: Any, **options: Any) -> Any:
-    return recomputation.attention_by_torch(*tensors, options)[0]  # type: ignore[arg-type]
+def _by_torch(query: Any, key: Any, value: Any, window: tuple[int, int], softcap: float) -> Any:
+    """Attention in operations of torch, for calls of [..., T, D] with as many heads of keys as of queries."""
+    scores = softcap * torch.tanh(query @ key.mT * D**-0.5 / softcap)
+    distance = torch.arange(key.shape[-2]) - torch.arange(query.shape[-2])[:, None]
+    is_seen = (distance >= -window[0]) & (distance <= window[1])
+    return scores.masked_fill(~is_seen, -torch.inf).softmax(-1) @ value
 
 
 # The nestings of transforms: each makes the result from a function of query, key and value.
@@ -244,7 +296,7 @@ TRANSFORMS: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "vmap of grad": lambda f: torch.vmap(torch.func.grad(lambda *x: f(*x).square().sum(), argnums=2)),
     "grad of vmap": lambda f: torch.func.grad(lambda *x: torch.vmap(f)(*x).square().sum(), argnums=1),
     "vmap of vmap": lambda f: lambda q, k, v: torch.vmap(torch.vmap(f))(*(x[None] for x in (q, k, v))),
-    "jacrev of grad": lambda f: torch.func.jacrev(torch.func.grad(lambda *x: f(*x).square().sum())),
+    "jacrev": lambda f: torch.func.jacrev(f, argnums=(0, 2)),
 }
 
 
@@ -264,7 +316,7 @@ def test_transforms_of_torch(name: str, capfd: pytest.CaptureFixture[str]) -> No
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 def test_vmap_of_the_operator_has_a_rule_and_gradients(capfd: pytest.CaptureFixture[str]) -> None:
     tensors = _call("none")[0]
-    out, _ = torch.vmap(lambda *x: interop_torch.operator(*x, *[None] * 8, False, 0, *[None] * 4))(*tensors)
+    out, _ = torch.vmap(lambda *x: operators.operator(*x, *[None] * 8, False, 0, *[None] * 4))(*tensors)
     assert torch.equal(out, torch.vmap(scaled_dot_product_attention)(*tensors))
     found = torch.autograd.grad(out.square().sum(), tensors)
     expected = torch.autograd.grad(scaled_dot_product_attention(*tensors).square().sum(), tensors)

@@ -262,18 +262,62 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
 def test_what_is_refused() -> None:
     query = torch.randn(2, 4, 5, 8)
     layer = torch.nn.Module()
-    with pytest.raises(RuntimeError, match=r"dropout is not computed, got 0\.1; call model\.eval\(\)"):
+    with pytest.raises(RuntimeError, match=r"dropout of attention is not computed, got 0\.1; call model\.eval\(\)"):
         attention(layer, query, query, query, dropout=0.1)
-    with pytest.raises(RuntimeError, match=r"gradients are not computed; call the model under torch\.no_grad\(\)"):
-        attention(layer, query.clone().requires_grad_(), query, query)
     with pytest.raises(RuntimeError, match="paged caches are not read"):
         attention(layer, query, query, query, cache=object())
     with pytest.raises(RuntimeError, match="the argument block_indices is not computed; use attn_implementation"):
         attention(layer, query, query, query, indices=None, block_indices=torch.zeros(2, 5, 1))
-    model = tiny_transformers.model("Llama")
-    model.set_attn_implementation("mha_native")
-    with pytest.raises(RuntimeError, match="gradients are not computed"):
-        model(**tiny_transformers.tokens("Llama", "none"))
+
+
+@pytest.mark.parametrize("family", [*ENCODERS, *DECODERS, *SEQ2SEQ])
+def test_gradients_of_all_parameters_are_those_of_eager(family: str) -> None:
+    # The experts of GPT-OSS have no float64.
+    model, inputs, rows = tiny_transformers.in_training(family, torch.float32 if family == "GptOss" else torch.float64)
+    found = {}
+    for name in ("mha_native", "eager"):
+        model.set_attn_implementation(name)
+        model.zero_grad()
+        tiny_transformers.loss(model, inputs, rows).backward()
+        found[name] = {key: x.grad for key, x in model.named_parameters() if x.grad is not None}
+    assert found["mha_native"].keys() == found["eager"].keys()
+    largest = max(x.abs().max() for x in found["eager"].values())
+    for key, expected in found["eager"].items():  # some of which have a softmax in float32
+        close = CLOSE * expected.abs().max() + CLOSE / 100 * largest
+        assert ((found["mha_native"][key] - expected).abs() <= close).all(), key
+
+
+@pytest.mark.parametrize("family", ["Bert", "Llama"])
+def test_training_has_the_losses_of_eager(family: str) -> None:
+    losses = {}
+    for name in ("mha_native", "eager"):
+        model, inputs, rows = tiny_transformers.in_training(family, torch.float32)
+        model.set_attn_implementation(name)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        losses[name] = []
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = tiny_transformers.loss(model, inputs, rows)
+            loss.backward()
+            optimizer.step()
+            losses[name].append(loss.item())
+    assert losses["eager"][-1] < 0.9 * losses["eager"][0]
+    assert losses["mha_native"] == pytest.approx(losses["eager"], rel=1e-4)
+
+
+def test_autocast_and_checkpoints_in_training() -> None:
+    model, inputs, rows = tiny_transformers.in_training("Llama", torch.float32)
+    found = {}
+    for name in ("mha_native", "eager"):
+        model.set_attn_implementation(name)
+        model.zero_grad()
+        model.gradient_checkpointing_enable() if name == "mha_native" else model.gradient_checkpointing_disable()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = tiny_transformers.loss(model, inputs, rows)
+        loss.backward()
+        found[name] = model.model.embed_tokens.weight.grad
+    difference = found["mha_native"] - found["eager"]
+    assert difference.norm() < 0.02 * found["eager"].norm()  # rounding to 8 bits in every step
 
 
 @pytest.mark.exhaustive

@@ -101,3 +101,25 @@ def tokens(family: str, padding: str) -> dict[str, Any]:
     if padding != "none":
         mask[1, slice(9, None) if padding == "right" else slice(4)] = 0
     return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+def in_training(family: str, dtype: Any) -> tuple[Any, dict[str, Any], Any]:
+    """The model of a family in training mode without dropout, its inputs, and the rows of outputs without padding."""
+    made = model(family).to(dtype).train()
+    for part in made.modules():
+        for name, value in vars(part).items():
+            if name == "p" or ("dropout" in name and isinstance(value, float)):
+                setattr(part, name, 0.0)
+    inputs = tokens(family, "right")
+    rows: Any = inputs["attention_mask"].bool()
+    if family in SEQ2SEQ:
+        inputs["decoder_input_ids"], rows = inputs["input_ids"].clamp(min=3), slice(None)
+    return made, inputs, rows
+
+
+def loss(of: Any, inputs: dict[str, Any], rows: Any) -> Any:
+    """The squared distance of outputs from numbers that no norm gives."""
+    out = of(**inputs, use_cache=False) if hasattr(of.config, "use_cache") else of(**inputs)
+    found = (out.logits if hasattr(out, "logits") else out.last_hidden_state)[rows]
+    target = torch.sin(torch.arange(found.numel(), dtype=found.dtype)).reshape(found.shape)
+    return (found - target).square().mean()

@@ -67,8 +67,9 @@ def scaled_dot_product_attention(
     or one call for each element if position biases or sinks are mapped. Arguments that are not mapped are repeated in
     memory, unless their batch size is 1.
 
-    The gradient repeats the computation in ``jax.numpy``, with all [Tq, Tk] weights in memory. Only first derivatives
-    in reverse mode are supported: JAX refuses ``jax.jvp`` and second derivatives.
+    XLA calls `mha_native.attention_gradient` in the same way for gradients, without stored weights. Only first
+    derivatives in reverse mode are supported: JAX refuses ``jax.jvp``, and second derivatives raise
+    NotImplementedError.
 
     Examples
     --------

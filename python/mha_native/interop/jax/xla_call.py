@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from ..._core import xla_attention
+from ..._core import xla_attention, xla_attention_gradient
 from ...functions.attention import scaled_dot_product_attention
+from ...functions.gradient import AttentionGradients
 from ...functions.scalars import checked_boolean
-from .gradient import plain_attention
 
 Array = Any  # of JAX, or of NumPy
 Arrays = dict[str, Array]  # given options that are arrays
 Options = tuple[tuple[str, Any], ...]  # the others, sorted by their names
 
-_TARGET = "mha_native_attention"
+_TARGET, _TARGET_OF_GRADIENT = "mha_native_attention", "mha_native_attention_gradient"
 _TOKENS_FIRST = "tokens_first"  # [B, T, H, D] in place of [B, H, T, D], and an lse of [B, T, H]
 
 # Options with an entry for each batch element; other options have no batch axis.
@@ -31,7 +31,11 @@ _WITH_BATCH = _BROADCAST.keys() | _PER_BATCH
 # A position before all keys, in every integer type of offsets.
 _NO_KEYS = -(2**31)
 
+# Options with a gradient: of a mask, if it is added.
+_DIFFERENTIABLE = AttentionGradients._fields[3:]
+
 jax.ffi.register_ffi_target(_TARGET, xla_attention(), platform="cpu")
+jax.ffi.register_ffi_target(_TARGET_OF_GRADIENT, xla_attention_gradient(), platform="cpu")
 
 
 def attend(query: Array, key: Array, value: Array, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
@@ -93,29 +97,77 @@ def _shape_of_result(query: Array, key: Array, value: Array, arrays: Arrays, opt
 
 @functools.cache
 def _differentiable(options: Options) -> Callable[..., Any]:
-    """Return the function of query, key, value [B or 1, ...] and arrays that XLA calls, with a gradient by JAX."""
+    """Return the function of query, key, value [B or 1, ...] and arrays that XLA calls, with its gradient."""
 
     @jax.custom_vjp
     def call(query: Array, key: Array, value: Array, arrays: Arrays) -> Any:
         return _mapped(options)(query, key, value, arrays)
 
     def forward(*inputs: Any) -> Any:
-        return call(*inputs), inputs
+        results = call(*inputs)
+        return results, (*inputs, *results)
 
-    def backward(inputs: Any, cotangents: Any) -> Any:
-        query, key, value, arrays = inputs
+    def backward(kept: Any, cotangents: Any) -> Any:
+        *tensors, arrays, out, lse = kept
+        found, of_arrays = _gradient(options)(*tensors, out, lse, *cotangents, arrays)
+        of_tensors = [_summed(gradient, x) for gradient, x in zip(found, tensors, strict=True)]
         # Only real numbers have gradients; for the others None stands for zeros.
-        real = {name: array for name, array in arrays.items() if jnp.issubdtype(array.dtype, jnp.floating)}
-        rest = {name: array for name, array in arrays.items() if name not in real}
-
-        def plain(query: Array, key: Array, value: Array, real: Arrays) -> Any:
-            return plain_attention(query, key, value, {**rest, **real}, dict(options))
-
-        _, gradient = jax.vjp(plain, query, key, value, real)
-        *of_inputs, of_arrays = gradient(cotangents)
-        return (*of_inputs, {**dict.fromkeys(rest), **of_arrays})
+        return (
+            *of_tensors,
+            {name: of_arrays[name].astype(x.dtype) if name in of_arrays else None for name, x in arrays.items()},
+        )
 
     call.defvjp(forward, backward)
+    return call
+
+
+def _summed(gradient: Array, x: Array) -> Array:
+    """Return the gradient by `x`, of which a batch of one serves all."""
+    if gradient.shape == x.shape:
+        return gradient
+    wide = gradient.astype(jnp.promote_types(gradient.dtype, np.float32))
+    return wide.sum(0, keepdims=True).astype(x.dtype)
+
+
+@functools.cache
+def _gradient(options: Options) -> Callable[..., Any]:
+    """Return the function that computes gradients, with a rule for ``vmap`` and without a derivative.
+
+    Its arguments are query, key, value, out, lse, the gradients by these two, and arrays; its results are the gradients
+    by query, key and value, [B, ...], and by the arrays of real numbers, with their shapes.
+    """
+
+    @custom_vmap
+    def mapped(*inputs: Any) -> Any:
+        return _lowered_gradient(*inputs, options)
+
+    @mapped.def_vmap
+    def rule(size: int, is_mapped: Any, *inputs: Any) -> Any:
+        *tensors, arrays = inputs
+        *mapped_tensors, mapped_arrays = is_mapped
+        # An option without a batch axis has one gradient for the whole call.
+        if arrays.keys() - _WITH_BATCH:
+            results = _one_by_one(mapped, is_mapped, inputs)
+        else:
+            batch = tensors[3].shape[1 if mapped_tensors[3] else 0]
+            whole = [_merge(x, flag, size, batch) for x, flag in zip(tensors, mapped_tensors, strict=True)]
+            found, of_arrays = mapped(*whole, {n: _merge(x, mapped_arrays[n], size, batch) for n, x in arrays.items()})
+            apart, of_each = jax.tree.map(lambda x: x.reshape(size, batch, *x.shape[1:]), (found, of_arrays))
+            shared = {n: arrays[n].shape[1 if mapped_arrays[n] else 0] < batch for n in of_each}
+            results = apart, {n: x.sum(1, keepdims=True) if shared[n] else x for n, x in of_each.items()}
+        return results, jax.tree.map(lambda _: True, results)
+
+    @jax.custom_jvp
+    def call(*inputs: Any) -> Any:
+        return mapped(*inputs)
+
+    @call.defjvp
+    def refuse(primals: Any, tangents: Any) -> NoReturn:
+        raise NotImplementedError(
+            "scaled_dot_product_attention: second derivatives are not computed, as of jax.hessian or of jax.grad of a "
+            "gradient; first derivatives are"
+        )
+
     return call
 
 
@@ -158,14 +210,9 @@ def _merged(size: int, is_mapped: Any, inputs: Any) -> Any:
     batch = max(x.shape[1 if f else 0] for x, f in zip((query, key), is_mapped, strict=False))
 
     def merge(array: Array, mapped: bool, repeat: bool) -> Array:
-        """Return [size * batch, ...]; [1, ...] if one element can serve all."""
-        if not mapped:
-            if array.shape[0] == 1 and not repeat:
-                return array
-            array = array[None]
-        elif array.shape[1] == batch:
-            return array.reshape(size * batch, *array.shape[2:])
-        return jnp.broadcast_to(array, (size, batch, *array.shape[2:])).reshape(size * batch, *array.shape[2:])
+        if not mapped and array.shape[0] == 1 and not repeat:
+            return array
+        return _merge(array, mapped, size, batch)
 
     keys_are_mapped = key_is_mapped or value_is_mapped or key.shape[0] > 1
     with_batch = {name: array for name, array in arrays.items() if name in _WITH_BATCH}
@@ -177,8 +224,41 @@ def _merged(size: int, is_mapped: Any, inputs: Any) -> Any:
     )
 
 
+def _merge(array: Array, mapped: bool, size: int, batch: int) -> Array:
+    """Merge the mapped axis of an array into its batch axis, repeating what it lacks: [size * batch, ...]."""
+    if not mapped:
+        array = array[None]
+    if array.shape[:2] != (size, batch):
+        array = jnp.broadcast_to(array, (size, batch, *array.shape[2:]))
+    return array.reshape(size * batch, *array.shape[2:])
+
+
 def _lowered(query: Array, key: Array, value: Array, arrays: Arrays, options: Options) -> Any:
-    """Return the call of XLA. For each array among the options, an attribute has the index of its argument."""
+    """Return the call of XLA."""
+    shape = (max(query.shape[0], key.shape[0]), *query.shape[1:3])
+    out = jax.ShapeDtypeStruct((*shape, value.shape[3]), query.dtype)
+    lse = jax.ShapeDtypeStruct(shape, jnp.promote_types(query.dtype, np.float32))
+    attributes = _attributes(arrays, options, 3)
+    return jax.ffi.ffi_call(_TARGET, (out, lse))(query, key, value, *arrays.values(), **attributes)
+
+
+def _lowered_gradient(*inputs: Any) -> Any:
+    """Return the call of XLA for the gradients, of the arguments of `_gradient` and its options."""
+    *tensors, arrays, options = inputs
+    query, key, value, out = tensors[:4]
+    found = [jax.ShapeDtypeStruct((out.shape[0], *x.shape[1:]), query.dtype) for x in (query, key, value)]
+    names = [n for n in _DIFFERENTIABLE if n in arrays and jnp.issubdtype(arrays[n].dtype, jnp.floating)]
+    sums = jnp.promote_types(query.dtype, np.float32)
+    attributes = _attributes(arrays, options, len(tensors))
+    for place, name in enumerate(names, start=len(found)):
+        attributes[f"d{name}"] = np.int64(place)
+    results = [*found, *(jax.ShapeDtypeStruct(arrays[name].shape, sums) for name in names)]
+    gradients = jax.ffi.ffi_call(_TARGET_OF_GRADIENT, results)(*tensors, *arrays.values(), **attributes)
+    return tuple(gradients[:3]), dict(zip(names, gradients[3:], strict=True))
+
+
+def _attributes(arrays: Arrays, options: Options, first: int) -> dict[str, Any]:
+    """Return the attributes of a call: options, and for each array the index of its argument, from `first` on."""
     attributes: dict[str, Any] = {}
     for name, option in options:
         if name == "window":
@@ -187,10 +267,7 @@ def _lowered(query: Array, key: Array, value: Array, arrays: Arrays, options: Op
             attributes[name] = np.float64(option)
         else:
             attributes[name] = option if isinstance(option, bool) else np.int64(option)
-    for place, name in enumerate(arrays, start=3):
+    for place, name in enumerate(arrays, start=first):
         # An offset may also be a number, which is another attribute.
         attributes["query_offsets" if name == "query_offset" else name] = np.int64(place)
-    shape = (max(query.shape[0], key.shape[0]), *query.shape[1:3])
-    out = jax.ShapeDtypeStruct((*shape, value.shape[3]), query.dtype)
-    lse = jax.ShapeDtypeStruct(shape, jnp.promote_types(query.dtype, np.float32))
-    return jax.ffi.ffi_call(_TARGET, (out, lse))(query, key, value, *arrays.values(), **attributes)
+    return attributes

@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from ...functions.scalars import checked_boolean
+
 __all__ = ["Acceleration", "accelerate"]
 
 
@@ -34,7 +36,7 @@ class Acceleration(NamedTuple):
         return "\n".join([*lines, *(f"kept: {name}: {why}" for name, why in self.kept.items())])
 
 
-def accelerate(model: Any) -> Acceleration:
+def accelerate(model: Any, *, training: bool = False) -> Acceleration:
     """Let this library compute whole layers of a model of the package transformers, and say which.
 
     Parameters
@@ -42,6 +44,8 @@ def accelerate(model: Any) -> Acceleration:
     model : torch.nn.Module
         A model of transformers, 5.0 or newer, with or without a head, or a module that contains such models, as in
         sentence-transformers. It is changed in place.
+    training : bool, default False
+        Let this library also compute attention, with gradients, in calls in which layers of torch compute the rest.
 
     Returns
     -------
@@ -52,6 +56,8 @@ def accelerate(model: Any) -> Acceleration:
     ------
     ImportError
         Without the package transformers.
+    TypeError
+        If `training` is not a bool.
 
     Notes
     -----
@@ -74,6 +80,11 @@ def accelerate(model: Any) -> Acceleration:
     - has another cache than a `DynamicCache`, or an unknown argument;
     - has positions beyond ``max_position_embeddings``.
 
+    With `training`, the implementation becomes "mha_native_training", and the attention of these layers of torch is
+    `scaled_dot_product_attention`, an operator with gradients. Dropout of attention is not supported: in training mode,
+    a probability above 0 raises RuntimeError; set it to 0 in the configuration. Models that compute attention by
+    themselves, as MPNet, are kept.
+
     Later changes of weights, by ``load_state_dict``, an optimiser or an adapter, are noticed by the next call, which
     copies the weights again. So are later changes of attributes, of parts, and of the ``forward`` of a class, after
     which the layer of torch computes. A change through ``.data`` at the same address is not noticed: torch does not
@@ -93,6 +104,7 @@ def accelerate(model: Any) -> Acceleration:
     >>> with torch.inference_mode():
     ...     rows = model(torch.tensor([[5, 6, 7]])).last_hidden_state
     """
+    checked_boolean("accelerate", "training", training)
     try:
         from ..transformers.models import accelerated, models_within, register_implementation
     except ImportError as error:
@@ -103,7 +115,7 @@ def accelerate(model: Any) -> Acceleration:
     kept: dict[str, str] = {}
     for prefix, part in models_within(model):
         try:
-            names, others = accelerated(part)
+            names, others = accelerated(part, training)
         except ValueError as error:
             kept[prefix or type(part).__name__] = str(error)
             continue

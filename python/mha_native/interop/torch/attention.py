@@ -10,7 +10,7 @@ with needed_package("mha_native.interop.torch", "torch"):
     import torch
     from torch.autograd import forward_ad
 
-    from .operator import Transformed, operator
+    from .operator import Recorded, Transformed, is_watched, of_one_dtype, operator, refuse_tangents
 
 __all__ = ["scaled_dot_product_attention"]
 
@@ -48,7 +48,7 @@ def scaled_dot_product_attention(
         As there.
     return_lse : bool, default False
     num_threads : int, optional
-        Threads of this library, for the result. Gradients use the threads of torch.
+        Threads of this library, for the result and its gradients.
 
     Returns
     -------
@@ -62,17 +62,18 @@ def scaled_dot_product_attention(
     ``torch.ops.mha_native.scaled_dot_product_attention``:
 
     - ``torch.compile`` and ``torch.export`` put the operator into their graphs, also with ``fullgraph=True``.
-    - `out` and `lse` have gradients, also of higher order, for all floating-point arguments: query, key, value, an
-      additive `attn_mask`, `alibi_slopes`, `position_bias` and `sinks`. Operations of torch recompute them and store
-      all [B, H, Tq, Tk] scores, so they need the time and memory of unfused attention.
-    - Derivatives in forward mode are not supported: ``torch.func.jvp``, and any other call with a tangent, is a
-      RuntimeError.
+    - `out` and `lse` have gradients for all floating-point arguments: query, key, value, an additive `attn_mask`,
+      `alibi_slopes`, `position_bias` and `sinks`. The operator ``torch.ops.mha_native.attention_gradient`` computes
+      them by `mha_native.attention_gradient`, without stored scores.
+    - Second derivatives are not supported: ``backward`` through a gradient, and ``torch.func.hessian``, raise
+      NotImplementedError. So are derivatives in forward mode: ``torch.func.jvp``, and any other call with a tangent,
+      raises RuntimeError.
     - Transforms of torch.func apply, except in forward mode: ``grad``, ``vjp``, ``jacrev``, ``vmap``, and any nesting.
       ``vmap`` calls the operator once for each part.
     - Under ``torch.autocast``, a query, key, value and additive `attn_mask` of different dtypes, float64 excepted, are
       converted to the dtype of autocast. Tensors of one dtype keep it.
-    - A call takes some tens of microseconds more than `mha_native.scaled_dot_product_attention`. Call that function
-      where you need neither gradients nor compiled code.
+    - A call takes about 15 microseconds more than `mha_native.scaled_dot_product_attention`. Call that function where
+      you need neither gradients nor compiled code.
 
     Tensors must be on the CPU; the function does not change them.
 
@@ -87,31 +88,24 @@ def scaled_dot_product_attention(
     torch.Size([2, 8, 5, 64])
     """
     if torch.is_autocast_enabled("cpu"):
-        query, key, value, attn_mask = _of_one_dtype(query, key, value, attn_mask)
+        query, key, value, attn_mask = of_one_dtype(query, key, value, attn_mask)
     differentiable = (query, key, value, attn_mask, alibi_slopes, position_bias, sinks)
     _refuse_tangents(*differentiable)
     start, starts = (0, query_offset) if isinstance(query_offset, torch.Tensor) else (query_offset, None)
-    masks = (starts, key_lengths, key_mask, block_mask, is_causal, start, window)
-    call = Transformed.apply if torch._C._are_functorch_transforms_active() else operator
-    out, lse = call(*differentiable, *masks, scale, softcap, num_threads)
+    masks: tuple[Any, ...] = (starts, key_lengths, key_mask, block_mask)
+    others = *masks, is_causal, start, window, scale, softcap, num_threads
+    if torch._C._are_functorch_transforms_active():
+        out, lse = Transformed.apply(*differentiable, *others)
+    elif is_watched(*differentiable, *masks):
+        out, lse = operator(*differentiable, *others)
+    else:
+        out, lse = Recorded.apply(*differentiable, others)
     return (out, lse) if return_lse else out
 
 
-def _of_one_dtype(*tensors: Any) -> tuple[Any, ...]:
-    """Return tensors of floating point, if their dtypes differ, in the dtype of autocast, which excludes float64."""
-    if len({x.dtype for x in tensors if x is not None and x.is_floating_point()}) == 1:
-        return tensors
-    dtype = torch.get_autocast_dtype("cpu")
-    is_cast = [x is not None and x.is_floating_point() and x.dtype != torch.float64 for x in tensors]
-    return tuple(x.to(dtype) if cast else x for x, cast in zip(tensors, is_cast, strict=True))
-
-
 def _refuse_tangents(*arguments: torch.Tensor | None) -> None:
-    """Raise RuntimeError in forward mode, where torch would treat the result of an operator as a constant."""
+    """Raise RuntimeError in forward mode."""
     if torch.compiler.is_compiling():
         return
     if any(isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in arguments):
-        raise RuntimeError(
-            "scaled_dot_product_attention: derivatives in forward mode are not computed, as of torch.func.jvp; those "
-            "in reverse mode are, by backward() and torch.autograd.grad"
-        )
+        refuse_tangents()

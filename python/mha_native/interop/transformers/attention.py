@@ -12,6 +12,7 @@ import torch
 
 from ...functions.arrays import like, to_numpy
 from ...functions.attention import scaled_dot_product_attention
+from ..torch.attention import scaled_dot_product_attention as recorded_attention
 from .masks import options_of_mask
 
 _NAME = "mha_native attention"
@@ -42,11 +43,9 @@ def attention(
     layer see the keys up to their own position.
     """
     if dropout:
-        raise RuntimeError(f"{_NAME}: dropout is not computed, got {dropout}; call model.eval(), or set it to 0")
-    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
         raise RuntimeError(
-            f"{_NAME}: gradients are not computed; call the model under torch.no_grad() or torch.inference_mode(), or "
-            'train it with attn_implementation="sdpa"'
+            f"{_NAME}: dropout of attention is not computed, got {dropout}; call model.eval(), or set its probability "
+            "in the configuration of the model to 0"
         )
     if cache is not None:
         raise RuntimeError(f"{_NAME}: paged caches are not read; use another attn_implementation to serve continuously")
@@ -54,8 +53,14 @@ def attention(
     unread = _unread_by(layer)
     if not unread.isdisjoint(others):
         _refuse_unread({name: others[name] for name in unread & others.keys()})
-    # A decoding step takes as long here as in the core, and reading sizes of tensors is slower than of arrays.
-    q, k, v = to_numpy(_NAME, "query", query), to_numpy(_NAME, "key", key), to_numpy(_NAME, "value", value)
+    inputs: tuple[Any, ...] = query, key, value
+    is_recorded = torch.is_grad_enabled() and any(
+        x is not None and x.requires_grad for x in (*inputs, attention_mask, position_bias, s_aux)
+    )
+    by_operator = is_recorded or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+    if not by_operator:  # a decoding step takes as long here as in the core, and reading sizes of tensors is slow
+        inputs = to_numpy(_NAME, "query", query), to_numpy(_NAME, "key", key), to_numpy(_NAME, "value", value)
+    q, k, v = inputs
     batch, heads, queries, _ = q.shape
     if attention_mask is None:
         is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -63,13 +68,17 @@ def attention(
     else:
         options = options_of_mask(attention_mask, (len(k), queries, k.shape[2]), query.dtype)
     if position_bias is not None:
-        options["attn_mask"] = _masked_bias(position_bias.detach().to(query.dtype), options.get("attn_mask"))
+        options["attn_mask"] = _masked_bias(position_bias.to(query.dtype), options.get("attn_mask"))
     if s_aux is not None:
-        options["sinks"] = _sinks(s_aux.detach(), query.dtype)
+        options["sinks"] = _sinks(s_aux, query.dtype)
     if scaling is not None:
         options["scale"] = scaling
     if softcap is not None:
         options["softcap"] = softcap
+    if by_operator:
+        options = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
+        recorded: Any = recorded_attention(query, key, value, **options)
+        return recorded.transpose(1, 2), None
 
     out = np.empty((max(batch, len(k)), queries, heads, v.shape[3]), q.dtype)
     scaled_dot_product_attention(q, k, v, out=out.swapaxes(1, 2), **options)

@@ -57,12 +57,15 @@ class Turns:
 class Neighbours:
     """The state that the layers of one model share.
 
-    If the attention implementation in `config` is not `implementation`, the layers of torch compute.
+    If the attention implementation in `config` is not `implementation`, the layers of torch compute. They are expected
+    to, if gradients are recorded, `in_training`.
     """
 
-    def __init__(self, config: Any, implementation: str) -> None:
-        self.config, self.implementation = config, implementation
-        self._has_warned = False
+    implementation: str
+
+    def __init__(self, config: Any, in_training: bool) -> None:
+        self.config = config
+        self._has_warned = in_training
         self._bias: tuple[Any, Any, torch.Tensor | None] = (None, None, None)
 
     def are_in_use(self) -> bool:

@@ -212,7 +212,7 @@ def options_of_mask(mask: torch.Tensor, sizes: tuple[int, int, int], dtype: torc
         if mask.options is not None and (mask.sizes == sizes or not mask.options):  # seen is everything, or these
             return dict(mask.options)
         mask = mask.dense()
-    return {"attn_mask": mask.detach() if mask.dtype in (torch.bool, dtype) else mask.detach().to(dtype)}
+    return {"attn_mask": mask if mask.dtype in (torch.bool, dtype) else mask.to(dtype)}
 
 
 def options_of_layer(

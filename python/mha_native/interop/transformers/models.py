@@ -22,10 +22,13 @@ from ...models.architecture.family import EMBEDDING, GENERATION
 from ...models.architecture.registry import describe, families_of
 from ...models.architecture.tensor_names import BlockNames
 from ...models.files.entries import Entries
+from .attention import attention
 from .layers import LayerForward, Neighbours, Turns
 from .masks import mask
 
+# What computes attention in a layer of torch: torch, or this library, also where gradients are recorded.
 IMPLEMENTATION = "mha_native_layers"
+TRAINING = "mha_native_training"
 
 # What messages call the configuration of a model.
 _CONFIG = Path("config.json")
@@ -73,7 +76,9 @@ def models_within(module: Any) -> Iterator[tuple[str, Any]]:
 def register_implementation() -> None:
     """Make masks known by their structure to layers, and to those of torch what they are for "sdpa"."""
     AttentionInterface.register(IMPLEMENTATION, _attention_of_torch)
-    AttentionMaskInterface.register(IMPLEMENTATION, mask)
+    AttentionInterface.register(TRAINING, attention)
+    for name in (IMPLEMENTATION, TRAINING):
+        AttentionMaskInterface.register(name, mask)
 
 
 def _attention_of_torch(
@@ -101,14 +106,11 @@ def _attention_of_torch(
     return eager(module, query, key, value, attention_mask, softcap=softcap, **others)
 
 
-def set_implementation(model: Any) -> str:
-    """Let `model` use it, if the model lets one choose: what it uses from now on."""
+def _can_choose_attention(model: Any) -> bool:
     # A class of the caller inherits its attention, and transformers would read the module of the caller alone.
     mro: tuple[Any, ...] = type(model).__mro__
     bases = [base for base in mro if issubclass(base, PreTrainedModel) and base is not PreTrainedModel]
-    if all(base._can_set_attn_implementation() for base in reversed(bases)):
-        model.set_attn_implementation(IMPLEMENTATION)
-    return str(model.config._attn_implementation)
+    return all(base._can_set_attn_implementation() for base in reversed(bases))
 
 
 def turns_of(model: Any, blocks: Sequence[BlockConfig]) -> list[Turns | None]:
@@ -205,14 +207,17 @@ def _new_parts(model: Any) -> dict[str, Any]:
         return dict(kind(model.config).named_modules())
 
 
-def accelerated(model: Any) -> tuple[list[str], dict[str, str]]:
+def accelerated(model: Any, training: bool) -> tuple[list[str], dict[str, str]]:
     """Replace the layers of a model without a head: names of those that are replaced, and reasons for the others."""
     layers = layers_of(model.config)
+    can_choose = _can_choose_attention(model)
+    if training and not can_choose:
+        raise ValueError("it computes attention by itself, so that this library cannot train it")
     blocks, is_causal = layers.stack.blocks, layers.stack.is_causal
     names = [layers.names.layer.format(i).rstrip(".") for i in range(len(blocks))]
     parts, new = dict(model.named_modules()), _new_parts(model)
     turns = turns_of(model, blocks)
-    neighbours = Neighbours(model.config, IMPLEMENTATION)
+    neighbours = Neighbours(model.config, training)
     forwards: dict[str, LayerForward] = {}
     kept: dict[str, str] = {}
     for i, (name, block) in enumerate(zip(names, blocks, strict=True)):
@@ -228,8 +233,9 @@ def accelerated(model: Any) -> tuple[list[str], dict[str, str]]:
         reason = f"layers with windows share their masks, and {next(iter(kept))} stays"
         kept |= dict.fromkeys(forwards, reason)
         forwards = {}
-    if forwards:
-        neighbours.implementation = set_implementation(model)
+    if forwards and can_choose:
+        model.set_attn_implementation(TRAINING if training else IMPLEMENTATION)
+    neighbours.implementation = str(model.config._attn_implementation)
     for name, forward in forwards.items():
         parts[name].forward = forward
     return list(forwards), kept

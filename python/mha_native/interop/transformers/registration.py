@@ -31,9 +31,10 @@ def register(name: str = "mha_native") -> None:
     use "eager" or "sdpa" for them, or for such a part of a model. A mask for several queries is a boolean tensor that
     other operations than attention refuse.
 
-    Gradients and dropout are not supported and raise RuntimeError. Call models under ``torch.no_grad`` or
-    ``torch.inference_mode``, as ``generate`` does. Attention weights are not returned. Continuous batching over a paged
-    cache is not supported.
+    Models can be trained: the operator of `mha_native.interop.torch.scaled_dot_product_attention` computes gradients,
+    also of position biases, sinks and masks that are added. Dropout of attention is not supported: in training mode, a
+    probability above 0 raises RuntimeError. Attention weights are not returned. Continuous batching over a paged cache
+    is not supported.
 
     `mha_native.set_num_threads` sets the number of threads; threads of torch are not used.
 
