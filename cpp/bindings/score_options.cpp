@@ -19,6 +19,7 @@ enum class Reading {
   integers_if_array,
   // Of another object.
   integer_unless_array,
+  integer,
   flag,
   left,
   right,
@@ -91,8 +92,9 @@ class Reader {
   const std::int64_t* integers_if_array(int row) const { return is_array(given_[row]) ? integers(row) : nullptr; }
   std::int64_t integer_unless_array(int row) const {
     if (is_array(given_[row])) return 0;
-    return integer(given_.function(), given_.name(row), given_[row], "an integer or an integer array [B]");
+    return bindings::integer(given_.function(), given_.name(row), given_[row], "an integer or an integer array [B]");
   }
+  std::int64_t integer(int row) const { return bindings::integer(given_.function(), given_.name(row), given_[row]); }
   bool flag(int row) const { return boolean(given_.function(), given_.name(row), given_[row]); }
   std::int64_t left(int row) const { return of_pair(row, 0); }
   std::int64_t right(int row) const { return of_pair(row, 1); }
@@ -107,8 +109,8 @@ class Reader {
     if (!(PyTuple_Check(pair) || PyList_Check(pair)) || PySequence_Fast_GET_SIZE(pair) != 2)
       throw py::type_error(describe(given_.function(), given_.name(row), "None or a pair (left, right)", pair));
     const std::string name = std::string(given_.name(row)) + (side == 0 ? "[0]" : "[1]");
-    return integer(given_.function(), name.c_str(),
-                   py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(pair, side)));
+    return bindings::integer(given_.function(), name.c_str(),
+                             py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(pair, side)));
   }
 
   const GivenOptions& given_;

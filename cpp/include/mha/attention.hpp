@@ -51,6 +51,14 @@ struct AttentionOptions {
   /// [H], of the dtype of lse or of query: one more score for each row of head h, which takes weight and has no value.
   /// It counts in lse; a row that sees no key gives zeros and an lse of the sink.
   TensorView sinks = {};
+  /// The probability, in [0, 1), that a weight is replaced by 0; other weights are multiplied by 1 / (1 - dropout_p).
+  /// `lse` is the logarithm of the sum of all of them. For training over arrays: calls that return weights or statistics,
+  /// layers and caches refuse it.
+  double dropout_p = 0;
+  /// Which weights: those whose word of Philox4x32-10 (Salmon et al., 2011), over 2^32, is below dropout_p. Its key is the
+  /// seed, its counter (j / 4, query_offset + i, b H + h) for key j, query i, head h and batch element or sequence b, and
+  /// word j % 4 counts. So a gradient with the same seed has the same weights, and nothing is stored.
+  std::int64_t dropout_seed = 0;
   /// [B, T], of a ragged batch [N], or null. For layers with a RotaryEmbedding only: where the rows of query and key,
   /// which are then as many, stand in its table, instead of at query_offset + i and at the length of a cache. Masks and
   /// biases do not go by it.

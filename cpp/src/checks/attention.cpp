@@ -138,6 +138,8 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
   if (!is_scale_good || !is_zero_or_normal(options.softcap, DType::f64))
     wrong(std::string(is_scale_good ? "softcap" : names.scale) + " must be " + zero_or_normal(DType::f64) + "; got " +
           text_of(is_scale_good ? options.softcap : options.scale));
+  if (!(options.dropout_p >= 0 && options.dropout_p < 1))
+    wrong("dropout_p must lie in [0, 1); got " + text_of(options.dropout_p));
   const auto check_scores = [&](const char* name, const TensorView& numbers, DType other, bool has_shape,
                                 const auto& expected_shape) {
     if (!numbers) return;
@@ -165,6 +167,12 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
     options.sinks = {sinks.data, sinks.dtype, {batch, heads, query_length}, {0, sinks.strides[0], 0}};
   if (options.num_threads < 0)
     wrong("num_threads must be at least 1, or 0 for the default; got " + std::to_string(options.num_threads));
+}
+
+/// `limit` says what dropout is for.
+void refuse_dropout(const char* f, const AttentionOptions& options, const char* limit) {
+  if (options.dropout_p != 0)
+    throw std::invalid_argument(std::string(f) + ": dropout_p is " + limit + "; got " + text_of(options.dropout_p));
 }
 
 /// The memory that is read as keys, and as values: of a cache all of it.
@@ -216,6 +224,8 @@ void check_inputs(AttentionArguments& a, AttentionOutput output) {
   if (a.ragged) check_ragged_batch(f, *a.ragged, query_length, key_length);
   check_options(f, a.options, query.dtype, batch, heads, query_length, key_length, a.ragged);
   refuse_positions(f, a.options);
+  if (gives_weights || a.memory)
+    refuse_dropout(f, a.options, gives_weights ? "for calls that return values" : "for keys and values in tensors");
 }
 
 }  // namespace
@@ -522,6 +532,7 @@ LayerArguments validate(const PackedAttention& layer, LayerArguments a) {
     check_positions(f, *layer.rotary(), a);
   else
     refuse_positions(f, a.options);
+  refuse_dropout(f, a.options, "for functions, not for layers");
   return a;
 }
 

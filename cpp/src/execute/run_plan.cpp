@@ -81,6 +81,10 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   tile.softcap = plan.softcap;
   tile.has_alibi = plan.alibi_slopes.data != nullptr;
   tile.has_sinks = plan.sinks.data != nullptr;
+  tile.has_dropout = plan.has_dropout;
+  tile.dropout_below = plan.dropout_below;
+  tile.dropout_factor = plan.dropout_factor;
+  tile.dropout_seed = plan.dropout_seed;
   Index query = first_row / heads, head = first_head + first_row % heads;
   for (int r = 0; r < tile.rows; ++r) {
     const KeyBounds bounds = key_bounds(plan, batch, query);
@@ -94,6 +98,8 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
     if (tile.has_alibi) tile.alibi_slope[r] = read_real(plan.alibi_slopes.at(batch, head, row), plan.accumulator);
     tile.position_bias[r] = plan.position_bias.data ? plan.position_bias.at(batch, head, row) : nullptr;
     if (tile.has_sinks) tile.sink[r] = read_real(plan.sinks.at(batch, head, row), plan.sink_dtype);
+    if (tile.has_dropout)
+      tile.dropout_stream[r] = static_cast<std::uint64_t>(batch * plan.kv_heads * plan.group + head);
     tile.attn_mask[r] = plan.attn_mask.data ? plan.attn_mask.at(batch, head, row) : nullptr;
     if (plan.block_mask.data) {
       const std::byte* const blocks = plan.block_mask.at(batch, head, query / kKeyBlock);

@@ -93,6 +93,11 @@ struct AttentionTile {
   Index heads;                   // row r + heads belongs to the head of row r, and lies one position on
   bool has_sinks;                // each row has one more score, of a key without a value
   double sink[kMaxTileRows];
+  bool has_dropout;  // then weights become 0 whose word of dropout.hpp is below dropout_below, the others grow
+  std::uint32_t dropout_below;
+  double dropout_factor;  // of the others
+  std::uint64_t dropout_seed;
+  std::uint64_t dropout_stream[kMaxTileRows];  // of each row: its head among the heads of all batch elements
   void* span;  // if not null, sums of one span of keys go there, and nothing to out and lse
 };
 

@@ -114,13 +114,19 @@ AttentionPlan make_plan(const AttentionArguments& a, AttentionOutput output, con
   const bool is_f64 = plan.accumulator == DType::f64;
   const double least_cap = is_f64 ? DBL_MIN : double(FLT_MIN), most_cap = is_f64 ? 0x1p512 : 0x1p64;
   plan.softcap = options.softcap == 0 ? 0 : std::clamp(options.softcap, least_cap, most_cap);
+  if (options.dropout_p > 0) {
+    plan.has_dropout = true;
+    plan.dropout_below = static_cast<std::uint32_t>(std::min(std::nearbyint(options.dropout_p * 0x1p32), 0x1p32 - 1));
+    plan.dropout_factor = 1 / (1 - options.dropout_p);
+    plan.dropout_seed = static_cast<std::uint64_t>(options.dropout_seed);
+  }
   plan.alibi_slopes.data = static_cast<const std::byte*>(options.alibi_slopes.data);
   plan.alibi_slopes.batch = byte_stride(options.alibi_slopes, 0);
   plan.alibi_slopes.head = byte_stride(options.alibi_slopes, 1);
 
   if (output == AttentionOutput::scores) plan.write = plan.kernels->scores;
   if (output == AttentionOutput::weights) plan.write = plan.kernels->weights;
-  plan.suits_decode = !plan.write && suits_decode(plan);
+  plan.suits_decode = !plan.write && !plan.has_dropout && suits_decode(plan);
 
   // Without an array of their lengths all batch elements are alike: an empty call may have 2^40 of them.
   const Index alike = a.ragged || plan.key_lengths ? 1 : std::max<Index>(plan.batch, 1);

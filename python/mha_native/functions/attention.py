@@ -9,7 +9,7 @@ from numpy import ndarray
 from .. import _core
 from .arrays import Tensor, like, to_numpy
 from .messages import rename_arguments
-from .options import KEYWORD_OPTIONS, KeywordOptions, ScoreOptions, core_options
+from .options import KEYWORD_OPTIONS, FunctionOptions, KeywordOptions, core_options
 from .token_cache import TokenCache, key_argument, value_argument
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def scaled_dot_product_attention(
     alibi_slopes: Tensor | None = None,
     position_bias: Tensor | None = None,
     sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
     return_lse: bool = False,
     out: Tensor | None = None,
     num_threads: int | None = None,
@@ -83,6 +85,12 @@ def scaled_dot_product_attention(
     sinks : array [H], optional
         One more score for each query of head h, which is not scaled: it takes weight, but has no value. In the dtype
         of `lse` or of `query`.
+    dropout_p : float, default 0
+        For training, without a cache: the probability, below 1, that a weight is replaced by 0. Other weights are
+        multiplied by ``1 / (1 - dropout_p)``. `lse` is the logarithm before dropout.
+    dropout_seed : int, default 0
+        A weight is replaced if a random number below `dropout_p` belongs to this seed, its batch element, head, query
+        position and key. Give each call its own seed, and the same seed to `attention_gradient`.
     return_lse : bool, default False
         Return the logarithm of the sum of the exponentials of the masked scores, and of the sink, too.
     out : [B, H, Tq, Dv], optional
@@ -170,7 +178,7 @@ def scaled_dot_product_attention(
     """
     name = "scaled_dot_product_attention"
     # The core gets only the options that are not the default. In a small call these steps take as long as the work.
-    options: ScoreOptions = {}
+    options: FunctionOptions = {}
     if attn_mask is not None:
         options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
     if is_causal is not False:
@@ -203,6 +211,8 @@ def scaled_dot_product_attention(
         )
     if sinks is not None:
         options["sinks"] = sinks if type(sinks) is ndarray else to_numpy(name, "sinks", sinks)
+    if dropout_p != 0:
+        options["dropout_p"], options["dropout_seed"] = dropout_p, dropout_seed
     result = _core.scaled_dot_product_attention(
         query if type(query) is ndarray else to_numpy(name, "query", query),
         key if type(key) is ndarray else key_argument(name, key),

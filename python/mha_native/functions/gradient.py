@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .arrays import Tensor, like, to_numpy
-from .options import SCORE_OPTIONS, KeywordOptions, ScoreOptions, core_options
+from .options import FUNCTION_OPTIONS, DropoutOptions, FunctionOptions, ScoreOptions, core_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -64,7 +64,7 @@ def attention_gradient(
     dlse: Tensor | None = None,
     wrt: tuple[str, ...] = _ARRAYS,
     num_threads: int | None = None,
-    **options: Unpack[KeywordOptions],
+    **options: Unpack[DropoutOptions],
 ) -> AttentionGradients:
     """Return the gradients of a function of `scaled_dot_product_attention`, from its gradient by the result.
 
@@ -160,7 +160,7 @@ def attention_gradient_varlen(
     dlse: Tensor | None = None,
     wrt: tuple[str, ...] = _ARRAYS,
     num_threads: int | None = None,
-    **options: Unpack[ScoreOptions],
+    **options: Unpack[FunctionOptions],
 ) -> AttentionGradients:
     """`attention_gradient` of each sequence of a ragged batch, for `scaled_dot_product_attention_varlen`.
 
@@ -215,7 +215,7 @@ def attention_gradient_varlen(
 
 
 def _options(name: str, options: Any, attn_mask: Tensor | None) -> ScoreOptions:
-    given = core_options(name, options, SCORE_OPTIONS)
+    given = core_options(name, options, FUNCTION_OPTIONS)
     if attn_mask is not None:
         given["attn_mask"] = to_numpy(name, "attn_mask", attn_mask)
     return given

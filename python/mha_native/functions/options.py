@@ -33,9 +33,23 @@ class KeywordOptions(ModelOptions, total=False):
 
 
 class ScoreOptions(KeywordOptions, total=False):
-    """All options of attention. A missing one has its default. The core has the same list: attention_options.def."""
+    """The options that functions and layers have. A missing one has its default.
+
+    The core has a list of all options: attention_options.def.
+    """
 
     attn_mask: Tensor | None
+
+
+class DropoutOptions(KeywordOptions, total=False):
+    """Keyword options of attention over arrays and of its gradient."""
+
+    dropout_p: float
+    dropout_seed: int
+
+
+class FunctionOptions(ScoreOptions, DropoutOptions, total=False):
+    """All options of attention over arrays and of its gradient."""
 
 
 class AttentionOptions(ScoreOptions, total=False):
@@ -48,6 +62,7 @@ class AttentionOptions(ScoreOptions, total=False):
 MODEL_OPTIONS = ModelOptions.__optional_keys__
 KEYWORD_OPTIONS = KeywordOptions.__optional_keys__
 SCORE_OPTIONS = ScoreOptions.__optional_keys__
+FUNCTION_OPTIONS = FunctionOptions.__optional_keys__
 ATTENTION_OPTIONS = AttentionOptions.__optional_keys__
 
 # Types that need no conversion.

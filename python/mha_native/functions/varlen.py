@@ -8,7 +8,7 @@ from numpy import ndarray
 
 from .. import _core
 from .arrays import Tensor, like, to_numpy
-from .options import ScoreOptions, core_options
+from .options import FUNCTION_OPTIONS, FunctionOptions, core_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -24,7 +24,7 @@ def scaled_dot_product_attention_varlen(
     return_lse: bool = False,
     out: Tensor | None = None,
     num_threads: int | None = None,
-    **options: Unpack[ScoreOptions],
+    **options: Unpack[FunctionOptions],
 ) -> Tensor:
     """`scaled_dot_product_attention` of each sequence of a ragged batch: sequences along one axis, without padding.
 
@@ -116,7 +116,7 @@ def scaled_dot_product_attention_varlen(
         value if type(value) is ndarray else to_numpy(name, "value", value),
         to_numpy(name, "cu_seqlens_q", cu_seqlens_q),
         to_numpy(name, "cu_seqlens_k", cu_seqlens_k),
-        core_options(name, options),
+        core_options(name, options, FUNCTION_OPTIONS),
         return_lse,
         out if out is None else to_numpy(name, "out", out),
         num_threads,

@@ -14,6 +14,7 @@ from .attention import (
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
+from .dropout import dropout_factors, philox
 from .gradients import activation_gradient, cross_entropy, embedding_gradient, layer_norm_gradient, rms_norm_gradient
 from .norms import layer_norm, rms_norm
 from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, linear, linear_gradient
@@ -27,6 +28,7 @@ __all__ = [
     "cross_entropy",
     "decoder",
     "decoder_layer",
+    "dropout_factors",
     "embedding_gradient",
     "encoder",
     "encoder_layer",
@@ -36,6 +38,7 @@ __all__ = [
     "linear",
     "linear_gradient",
     "multi_head_attention",
+    "philox",
     "rms_norm",
     "rms_norm_gradient",
     "rotate",

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._errors import named
+from .dropout import dropout_factors, taken_out
 from .norms import normalize
 
 Array = NDArray[np.float64]
@@ -29,9 +30,11 @@ def scaled_dot_product_attention(
 ) -> Any:
     """``softmax(scale * query @ key.T + masks) @ value``: [B, H, Tq, Dv], and [B, H, Tq] with `return_lse`.
 
-    `options` are options of `attention_weights`.
+    `options` are options of `attention_weights` and of `dropout_factors`.
     """
+    dropout = taken_out(options)
     weights, lse, visible = _softmax_of_scores(query, key, attn_mask, **options)
+    weights = weights * dropout_factors(weights.shape, query_offset=options.get("query_offset", 0), **dropout)
     value = _for_each_query_head(value, weights.shape[1])
 
     # A masked value is skipped, not multiplied by 0, which would keep NaN and infinity. So the sum over the keys is a
@@ -76,7 +79,7 @@ def scaled_dot_product_attention_varlen(
     lse = np.zeros(query.shape[:2])
     for b in range(sequences):
         q, k = slice(offsets_q[b], offsets_q[b + 1]), slice(offsets_k[b], offsets_k[b + 1])
-        one = {**options, "query_offset": starts[b]}
+        one = {**options, "query_offset": starts[b], "first_head": b * query.shape[1]}
         if mask is not None:
             columns = slice(None) if mask.shape[2] == 1 else slice(k.stop - k.start)
             one["attn_mask"] = mask[:, slice(None) if mask.shape[1] == 1 else q, columns]
@@ -151,8 +154,10 @@ def attention_gradient(
 
     `dout` and `dlse` are the gradients by the results of `scaled_dot_product_attention`; `options` are its options.
     """
-    weights, lse, _ = _softmax_of_scores(query, key, attn_mask, **options)
     out = _with_rank(scaled_dot_product_attention(query, key, value, attn_mask, **options), 4)
+    dropout = taken_out(options)
+    weights, lse, _ = _softmax_of_scores(query, key, attn_mask, **options)
+    kept = dropout_factors(weights.shape, query_offset=options.get("query_offset", 0), **dropout)
     arguments = {"query": query, "key": key, "value": value, "attn_mask": attn_mask}
     arguments |= {name: options[name] for name in ("alibi_slopes", "position_bias", "sinks") if name in options}
     q, k, v = (np.nan_to_num(_with_rank(np.asarray(x, np.float64), 4)) for x in (query, key, value))
@@ -161,7 +166,7 @@ def attention_gradient(
     delta = (do * out).sum(-1) - _with_rank(np.asarray(dlse, np.float64), 3)
     each = {"k": np.repeat(k, group, axis=1), "v": np.repeat(v, group, axis=1)}
 
-    scores = weights * (do @ np.swapaxes(each["v"], -2, -1) - delta[..., None])  # the gradients of the scores
+    scores = weights * (kept * (do @ np.swapaxes(each["v"], -2, -1)) - delta[..., None])  # the gradients of the scores
     position, j = _positions(weights.shape, options.get("query_offset", 0))
     found = {"attn_mask": scores, "alibi_slopes": -(scores * np.abs(position - j)).sum((-2, -1))}
     if (table := options.get("position_bias")) is not None:
@@ -174,7 +179,7 @@ def attention_gradient(
         found["sinks"] = -(np.exp(np.asarray(sinks, np.float64)[:, None] - lse) * delta).sum((0, 2))
 
     products = scores * _slope_of_scores(q, each["k"], **options)
-    of_keys = np.swapaxes(products, -2, -1) @ q, np.swapaxes(weights, -2, -1) @ do  # for each query head
+    of_keys = np.swapaxes(products, -2, -1) @ q, np.swapaxes(kept * weights, -2, -1) @ do  # for each query head
     found["query"] = products @ each["k"]
     found["key"], found["value"] = (x.reshape(len(x), k.shape[1], group, *x.shape[2:]).sum(2) for x in of_keys)
     return {name: _summed(found[name], np.shape(x)) for name, x in arguments.items() if x is not None}

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import mha_native  # noqa: E402
-from mha_native.functions.options import SCORE_OPTIONS  # noqa: E402
+from mha_native.functions.options import FUNCTION_OPTIONS  # noqa: E402
 from mha_native.interop.torch import operator as operators  # noqa: E402
 from mha_native.interop.torch import scaled_dot_product_attention  # noqa: E402
 
@@ -39,6 +39,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "biases": lambda: {"alibi_slopes": _random(H), "position_bias": _random(H, 5), "query_offset": 1},
     "slopes of each": lambda: {"alibi_slopes": _random(B, H), "query_offset": torch.tensor([2, -3])},
     "sinks": lambda: {"sinks": _random(H), "key_lengths": torch.tensor([4, 0])},
+    "dropout": lambda: {"dropout_p": 0.4, "dropout_seed": 5, "is_causal": True, "query_offset": 1},
     "all": lambda: {
         "attn_mask": _random(1, H, TQ, TK),
         "is_causal": True,
@@ -93,7 +94,7 @@ def test_gradients(name: str) -> None:
 
 
 def test_every_option_is_among_them() -> None:
-    assert {name for make in OPTIONS.values() for name in make()} == SCORE_OPTIONS
+    assert {name for make in OPTIONS.values() for name in make()} == FUNCTION_OPTIONS
 
 
 def test_gradients_are_those_of_the_function_with_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,11 +259,20 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
     assert torch.allclose(out.double(), expected, rtol=0, atol=8 * torch.finfo(dtype).eps)
 
 
+def test_dropout_follows_the_generator_of_torch() -> None:
+    query = torch.randn(2, 4, 5, 8)
+    torch.manual_seed(7)
+    seeds = [int(torch.randint(2**62, ())) for _ in range(2)]
+    torch.manual_seed(7)
+    for seed in seeds:
+        out, _ = attention(torch.nn.Module(), query, query, query, is_causal=False, dropout=0.3)
+        expected = scaled_dot_product_attention(query, query, query, dropout_p=0.3, dropout_seed=seed)
+        assert torch.equal(out.transpose(1, 2), expected)
+
+
 def test_what_is_refused() -> None:
     query = torch.randn(2, 4, 5, 8)
     layer = torch.nn.Module()
-    with pytest.raises(RuntimeError, match=r"dropout of attention is not computed, got 0\.1; call model\.eval\(\)"):
-        attention(layer, query, query, query, dropout=0.1)
     with pytest.raises(RuntimeError, match="paged caches are not read"):
         attention(layer, query, query, query, cache=object())
     with pytest.raises(RuntimeError, match="the argument block_indices is not computed; use attn_implementation"):

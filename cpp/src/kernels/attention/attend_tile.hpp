@@ -138,7 +138,7 @@ class AttendTile {
       }
 #ifdef MHA_TILES
       if constexpr (kHasTiles<Products>)
-        if (attend_overlapped(block, starts)) {
+        if (!tile_.has_dropout && attend_overlapped(block, starts)) {
           starts = false;
           return;
         }
@@ -149,6 +149,7 @@ class AttendTile {
           hides && has_non_finite_value<S>(scores_.source(), tile_.value_dim, block.segments[0].begin, block.end);
       const T* masked = guarded ? scores_.mark_masked(block) : nullptr;
       scores_.exponentiate(block);
+      if (tile_.has_dropout) scores_.drop(block);
       values_ = scores_.source().value_operands(block.segments[0].begin, block.end, near_values_);
       if (guarded) {
         add_guarded(block, masked);
@@ -382,8 +383,9 @@ class AttendTile {
       const Index first = j * L, count = tile_.rows - first < L ? tile_.rows - first : L;
       Element* rows[L];
       for (Index r = 0; r < count; ++r) rows[r] = static_cast<Element*>(tile_.out[first + r]);
-      store_transposed<Element>(total_out_ + first, W, scores_.normalizer(j), rows, count, 0, tile_.value_dim,
-                                tile_.out_step);
+      const P normalizer = scores_.normalizer(j);
+      const P factor = tile_.has_dropout ? pmul(normalizer, pset1<P>(T(tile_.dropout_factor))) : normalizer;
+      store_transposed<Element>(total_out_ + first, W, factor, rows, count, 0, tile_.value_dim, tile_.out_step);
     }
   }
 

@@ -8,7 +8,7 @@
 //   dV  += P^T dO,  dK += dS^T Q,  dQ += dS K
 //
 // dS is the gradient of a score after all that is added to it. So the gradients of masks, position biases and ALiBi
-// slopes are sums of its elements. Before the last two products it is multiplied by the derivative of the cap,
+// slopes are sums of its elements. With dropout P^T is multiplied by 0 or 1 / (1 - p) for dV, and so is dP^T. Before the last two products it is multiplied by the derivative of the cap,
 // 1 - tanh^2, if there is one. The scale multiplies dQ and dK once, when they are stored.
 //
 // Layout: no product transposes P or dS. In the first two products queries lie in the lanes, keys and values are read
@@ -80,7 +80,7 @@ class AttentionGradientTile {
 
   static std::size_t scratch_elements(Index head_dim, Index value_dim) {
     return SoftmaxTile<T>::scratch_elements(head_dim) +
-           std::size_t(W * (value_dim + 2 * kKeyBlock + 3) + (2 * W + kKeyBlock) * padded(head_dim) +
+           std::size_t(W * (value_dim + 3 * kKeyBlock + 3) + (2 * W + kKeyBlock) * padded(head_dim) +
                        W * padded(value_dim));
   }
 
@@ -91,6 +91,7 @@ class AttentionGradientTile {
     dout_transposed_ = take(scratch, W * tile.value_dim);
     score_gradients_ = take(scratch, W * kKeyBlock);
     cap_slopes_ = take(scratch, W * kKeyBlock);
+    all_weights_ = take(scratch, W * kKeyBlock);
     delta_ = take(scratch, W);
     log2_sum_ = take(scratch, W);
     dslope_ = take(scratch, W);
@@ -111,9 +112,11 @@ class AttentionGradientTile {
       if (has_cap) find_cap_slopes(block);
       const bool hides = scores_.score(block);
       scores_.exponentiate_by(block, log2_sum_, hides);
+      if (tile_.has_dropout) drop(block);
       const bool guarded = hides && has_non_finite_rows(block);
       if (wants_weight_gradients()) {
         multiply_values(block);
+        if (tile_.has_dropout) subtract_dropped(block);
         add_option_gradients(block);
         if (has_cap) apply_cap_slopes(block);
       }
@@ -228,6 +231,27 @@ class AttentionGradientTile {
     return false;
   }
 
+  /// Weights become the weights after dropout; the weights before it are kept.
+  void drop(const KeyBlock& block) {
+    for_each_vector(block,
+                    [&](Index at) MHA_INLINE_LAMBDA { pstore(all_weights_ + at, pload<P>(scores_.scores() + at)); });
+    scores_.drop(block, scores_.scores());
+    const P factor = pset1<P>(T(tile_.dropout_factor));
+    for_each_vector(block, [&](Index at) MHA_INLINE_LAMBDA {
+      pstore(scores_.scores() + at, pmul(pload<P>(scores_.scores() + at), factor));
+    });
+  }
+  /// dS^T with dropout: multiply_values() has used the weights after it for delta, too.
+  void subtract_dropped(const KeyBlock& block) {
+    for_each_vector(block, [&](Index at) MHA_INLINE_LAMBDA {
+      const P weight = pload<P>(all_weights_ + at), change = psub(pload<P>(scores_.scores() + at), weight);
+      const P added = pmadd(pload<P>(delta_ + at % W), change, pload<P>(score_gradients_ + at));
+      pstore(score_gradients_ + at, pandnot(added, pcmp_eq(weight, pset1<P>(T(0)))));
+    });
+  }
+  /// The weights that say which pairs take part.
+  const T* all_weights() const { return tile_.has_dropout ? all_weights_ : scores_.scores(); }
+
   /// dS^T
   void multiply_values(const KeyBlock& block) {
     static constexpr StripTable<WeightGradients, PacketProducts<T>, WeightGradientArguments<PacketProducts<T>>> table;
@@ -299,7 +323,7 @@ class AttentionGradientTile {
       for (Index i = first_in(block, j); i < last_in(block, j); ++i)
         for (Index r = j * L; r < (j + 1) * L && r < tile_.rows; ++r) {
           const T weight = scores_.scores()[i * W + r], gradient = score_gradients_[i * W + r];
-          if (weight == T(0)) continue;
+          if (all_weights()[i * W + r] == T(0)) continue;
           const T* const query = static_cast<const T*>(tile_.query[r]);
           const T* const dout = static_cast<const T*>(g_.dout[r]);
           const Index in_span = key_in_span(block) + i;
@@ -380,7 +404,8 @@ class AttentionGradientTile {
   const GradientTile& g_;
   SoftmaxTile<T> scores_;
   Rows<T> query_{}, dout_{};  // with features in the lanes
-  T *dout_transposed_, *score_gradients_, *cap_slopes_, *delta_, *log2_sum_, *dslope_, *dquery_, *near_key_;
+  T *dout_transposed_, *score_gradients_, *cap_slopes_, *all_weights_, *delta_, *log2_sum_, *dslope_, *dquery_,
+      *near_key_;
 };
 
 template <class T>

@@ -20,6 +20,7 @@
 // masked key adds exactly 0.
 #pragma once
 
+#include "kernels/attention/dropout.hpp"
 #include "kernels/attention/exponentiate.hpp"
 #include "kernels/attention/key_blocks.hpp"
 #include "kernels/attention/mask_bias.hpp"
@@ -263,6 +264,28 @@ class SoftmaxTile {
       }
     }
   }
+
+  /// Clears the weights that dropout takes away, after exponentiate(); `weights` as operands. The others wait for their
+  /// factor.
+  __attribute__((noinline)) void drop(const KeyBlock& block, Operand* weights) const {
+    constexpr Index kTogether = kLanes<float> / L;
+    static_assert(kVectors % kTogether == 0);
+    for (int j = 0; j < vectors_; j += int(kTogether)) {
+      const KeptWeights kept(tile_, j * L);
+      KeptWeights::Masks masks;
+      Index first = block.end, last = block.begin;
+      for (int i = j; i < j + kTogether && i < vectors_; ++i) {
+        first = first_in(block, i) < first ? first_in(block, i) : first;
+        last = last_in(block, i) > last ? last_in(block, i) : last;
+      }
+      for (Index key = first - first % kDropoutKeys; key < last; key += kDropoutKeys) {
+        kept.of_keys(key, masks);
+        Operand* const at = weights + (key - block.begin) / Operands::kElements * W + j * L;
+        keep(at, W, masks);
+      }
+    }
+  }
+  void drop(const KeyBlock& block) { drop(block, weights_); }
 
   /// The products alone, before score(): `products` [keys of the block][kWidth].
   void multiply(const KeyBlock& block, T* products) {

@@ -81,9 +81,8 @@ def accelerate(model: Any, *, training: bool = False) -> Acceleration:
     - has positions beyond ``max_position_embeddings``.
 
     With `training`, the implementation becomes "mha_native_training", and the attention of these layers of torch is
-    `scaled_dot_product_attention`, an operator with gradients. Dropout of attention is not supported: in training mode,
-    a probability above 0 raises RuntimeError; set it to 0 in the configuration. Models that compute attention by
-    themselves, as MPNet, are kept.
+    `scaled_dot_product_attention`, an operator with gradients, with dropout of attention. Models that compute attention
+    by themselves, as MPNet, are kept.
 
     Later changes of weights, by ``load_state_dict``, an optimiser or an adapter, are noticed by the next call, which
     copies the weights again. So are later changes of attributes, of parts, and of the ``forward`` of a class, after

@@ -32,6 +32,8 @@ def scaled_dot_product_attention(
     alibi_slopes: torch.Tensor | None = None,
     position_bias: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
     return_lse: bool = False,
     num_threads: int | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
@@ -46,6 +48,8 @@ def scaled_dot_product_attention(
         As for `mha_native.scaled_dot_product_attention`, with tensors in place of arrays.
     alibi_slopes, position_bias, sinks : optional
         As there.
+    dropout_p, dropout_seed : optional
+        As there, also for gradients. The random numbers of torch have no part in it: give each step another seed.
     return_lse : bool, default False
     num_threads : int, optional
         Threads of this library, for the result and its gradients.
@@ -93,7 +97,7 @@ def scaled_dot_product_attention(
     _refuse_tangents(*differentiable)
     start, starts = (0, query_offset) if isinstance(query_offset, torch.Tensor) else (query_offset, None)
     masks: tuple[Any, ...] = (starts, key_lengths, key_mask, block_mask)
-    others = *masks, is_causal, start, window, scale, softcap, num_threads
+    others = *masks, is_causal, start, window, scale, softcap, dropout_p, dropout_seed, num_threads
     if torch._C._are_functorch_transforms_active():
         out, lse = Transformed.apply(*differentiable, *others)
     elif is_watched(*differentiable, *masks):

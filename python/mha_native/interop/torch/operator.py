@@ -10,13 +10,14 @@ import torch
 
 from ...functions.attention import scaled_dot_product_attention
 from ...functions.gradient import AttentionGradients, attention_gradient
-from ...functions.options import ScoreOptions
+from ...functions.options import FunctionOptions
 
 # An offset is a number, or one for each sequence in `query_offsets`, with a `query_offset` of 0.
 _ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor? alibi_slopes, Tensor? position_bias, "
     "Tensor? sinks, Tensor? query_offsets, Tensor? key_lengths, Tensor? key_mask, Tensor? block_mask, bool is_causal, "
-    "SymInt query_offset, SymInt[]? window, float? scale, float? softcap, int? num_threads"
+    "SymInt query_offset, SymInt[]? window, float? scale, float? softcap, float dropout_p, SymInt dropout_seed, "
+    "int? num_threads"
 )
 _RESULTS = "Tensor out, Tensor lse, Tensor dout, Tensor? dlse, str[] wrt"
 _NAMES = tuple(part.rpartition(" ")[2] for part in _ARGUMENTS.split(","))
@@ -27,12 +28,14 @@ _DIFFERENTIABLE = AttentionGradients._fields
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, type(None)})
 
 
-def _options(arguments: Sequence[Any]) -> ScoreOptions:
+def _options(arguments: Sequence[Any]) -> FunctionOptions:
     """Return the score options among the arguments of the operator."""
     options: Any = {name: value for name, value in zip(_NAMES[3:-1], arguments[3:-1], strict=True) if value is not None}
     offsets = options.pop("query_offsets", None)
     if offsets is not None:
         options["query_offset"] = offsets
+    if not options["dropout_p"]:
+        del options["dropout_p"], options["dropout_seed"]
     if type(options.get("window")) is list:  # as torch hands it on
         options["window"] = tuple(options["window"])
     return options

@@ -40,13 +40,8 @@ def attention(
 
     Shapes are [B, H, Tq, D], [B, Hk, Tk, D] and [B, Hk, Tk, Dv]. `attention_mask`, a result of `mask` or of the caller,
     and `position_bias` broadcast to [B, H, Tq, Tk]; `s_aux` are sinks, [H]. Without a mask, several queries of a causal
-    layer see the keys up to their own position.
+    layer see the keys up to their own position. The generator of torch draws a seed for each call with `dropout`.
     """
-    if dropout:
-        raise RuntimeError(
-            f"{_NAME}: dropout of attention is not computed, got {dropout}; call model.eval(), or set its probability "
-            "in the configuration of the model to 0"
-        )
     if cache is not None:
         raise RuntimeError(f"{_NAME}: paged caches are not read; use another attn_implementation to serve continuously")
     layer: Any = type(module)
@@ -57,7 +52,7 @@ def attention(
     is_recorded = torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in (*inputs, attention_mask, position_bias, s_aux)
     )
-    by_operator = is_recorded or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+    by_operator = is_recorded or dropout or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
     if not by_operator:  # a decoding step takes as long here as in the core, and reading sizes of tensors is slow
         inputs = to_numpy(_NAME, "query", query), to_numpy(_NAME, "key", key), to_numpy(_NAME, "value", value)
     q, k, v = inputs
@@ -75,6 +70,8 @@ def attention(
         options["scale"] = scaling
     if softcap is not None:
         options["softcap"] = softcap
+    if dropout:
+        options["dropout_p"], options["dropout_seed"] = dropout, int(torch.randint(2**62, ()))
     if by_operator:
         options = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
         recorded: Any = recorded_attention(query, key, value, **options)

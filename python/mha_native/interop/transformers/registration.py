@@ -32,9 +32,8 @@ def register(name: str = "mha_native") -> None:
     other operations than attention refuse.
 
     Models can be trained: the operator of `mha_native.interop.torch.scaled_dot_product_attention` computes gradients,
-    also of position biases, sinks and masks that are added. Dropout of attention is not supported: in training mode, a
-    probability above 0 raises RuntimeError. Attention weights are not returned. Continuous batching over a paged cache
-    is not supported.
+    also of position biases, sinks and masks that are added. Dropout of attention takes a seed for each call from the
+    generator of torch. Attention weights are not returned. Continuous batching over a paged cache is not supported.
 
     `mha_native.set_num_threads` sets the number of threads; threads of torch are not used.
 
