@@ -117,6 +117,10 @@ class Scheduler:
         """The sequences in the pool, and how many tokens of each have been read: never the last one, by which the next
         token is chosen."""
         lengths, running = self._pool.lengths(), {}
+        used = {sequence.slot for sequence in sequences} | self._kept.keys()
+        for slot, length in enumerate(lengths):
+            if length > 0 and slot not in used:  # a step ended before it let a sequence in
+                self._pool.shorten(slot, 0)
         for sequence in sequences:
             if sequence.slot is not None:
                 running[sequence] = min(lengths[sequence.slot], len(sequence.tokens) - 1)
@@ -148,9 +152,7 @@ class Scheduler:
         if len(running) + len(self._kept) == self._pool.num_slots:
             self._release_longest_unused()
         used = {sequence.slot for sequence in running} | self._kept.keys()
-        slot = next(slot for slot in range(self._pool.num_slots) if slot not in used)
-        self._pool.shorten(slot, 0)  # a step may have ended before this was done
-        return slot
+        return next(slot for slot in range(self._pool.num_slots) if slot not in used)
 
     def _begin(self, sequence: Sequence, running: dict[Sequence, int]) -> bool:
         """Let a sequence share pages that others have read meanwhile; return False if it should wait for pages that an

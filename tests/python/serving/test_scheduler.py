@@ -235,7 +235,7 @@ class Interrupted(BaseException):
     """What a signal raises."""
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_a_step_that_is_interrupted_anywhere_loses_nothing(seed: int, monkeypatch: Any) -> None:
     rng = np.random.default_rng(seed)
     batch = Batch(14, most=3, per_step=6)
