@@ -64,6 +64,25 @@ def pieces_of(sequence: int, first: int, last: int) -> Iterator[Piece]:
         first = end
 
 
+def rows_by_block(
+    offset: int, queries: int, worker: int, workers: int, blocks: int
+) -> Iterator[tuple[slice, int, bool]]:
+    """Cut `queries` rows from position `offset` on at the ends of blocks; a cache has `blocks` of them.
+
+    Yield some rows, the number of positions of a worker up to the first of these rows, and whether they are in a block
+    of the worker, so that each further row has one position more.
+    """
+    row = 0
+    while row < queries:
+        place = offset + row
+        block = min(max(place // BLOCK_KEYS, -1), blocks)
+        end = queries if block == blocks else min(queries, (block + 1) * BLOCK_KEYS - offset)
+        is_own = 0 <= block < blocks and block % workers == worker
+        before = len(range(worker, block, workers)) * BLOCK_KEYS
+        yield slice(row, end), before + (place % BLOCK_KEYS + 1 if is_own else 0), is_own
+        row = end
+
+
 def reachable(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """Clip positions of queries to the range of a call; beyond it, the distance from all keys does not matter."""
     return np.clip(offsets, -_FARTHEST, _FARTHEST)

@@ -15,18 +15,22 @@ from ..functions.attention import scaled_dot_product_attention
 from ..functions.dtypes import checked_dtype
 from ..functions.kv_cache import KVCache
 from ..functions.runtime import active_isa
-from ._partition import BLOCK_KEYS, MASK_WIDTHS, Piece, Sizes, offsets_from, options_of_sequence
+from ._partition import BLOCK_KEYS, MASK_WIDTHS, Piece, Sizes, offsets_from, options_of_sequence, rows_by_block
 from ._ring_pass import Blocks, PassingKeys
 
 # Bytes of a cache line, and of the longest vectors.
 _LINE = 64
+
+# Options that do not depend on the distance between a query and a key.
+_WITHOUT_DISTANCES = frozenset({"is_causal", "scale", "softcap"})
 
 
 class Shard:
     """The blocks of worker `worker`: numbers `worker` modulo the number of workers.
 
     Each sequence has a `KVCache` with a block of up to 512 tokens in place of each sequence. So one call attends to all
-    blocks, with their positions, and gives a result for each.
+    blocks, with their positions, and gives a result for each. Since blocks of a head are contiguous, a call without
+    distances between positions can also attend to all of them as to one sequence, and gives one result.
     """
 
     def __init__(self, sizes: Sizes, worker: int) -> None:
@@ -79,8 +83,11 @@ class Shard:
             For each block, [blocks, B, H, Tq, Dv] and [blocks, B, H, Tq], if `is_exact`; else merged,
             [B, H, Tq, Dv] and, in float64 for every dtype, [B, H, Tq].
         """
+        is_joined = not (is_exact or masks or self._sizes.dtype == "int8") and options.keys() <= _WITHOUT_DISTANCES
         parts = [
-            self._blocks_of_sequence(b, query[b], int(offsets[b]), options, masks, num_threads)
+            self._all_of_sequence(b, query[b], int(offsets[b]), options, num_threads)
+            if is_joined
+            else self._blocks_of_sequence(b, query[b], int(offsets[b]), options, masks, num_threads)
             for b in range(len(query))
         ]
         blocks = max(len(out) for out, _ in parts)
@@ -126,6 +133,37 @@ class Shard:
         assert self._rows is not None
         rows, self._rows = self._rows, None
         return rows.result()
+
+    def _all_of_sequence(
+        self, b: int, query: NDArray[Any], offset: int, options: dict[str, Any], num_threads: int | None
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return out [1, H, Tq, Dv] and lse [1, H, Tq] of `query` [H, Tq, D] over all tokens of sequence b."""
+        cache = self._sequences[b]
+        arrays = [blocks.swapaxes(0, 1).reshape(1, blocks.shape[1], -1, blocks.shape[3])
+                  for blocks in (cache.keys, cache.values)]  # fmt: skip
+        tokens, given = int(cache.lengths.sum()), dict(options)
+        queries = query.shape[1]
+        if given.pop("is_causal", False):
+            sizes = self._sizes
+            groups = rows_by_block(offset, queries, self._worker, sizes.workers, -(-sizes.capacity // BLOCK_KEYS))
+        else:
+            groups = iter([(slice(queries), tokens, False)])
+        results: list[tuple[NDArray[Any], NDArray[Any]]] = [
+            scaled_dot_product_attention(
+                query[None, :, rows],
+                *arrays,
+                is_causal=is_own,
+                query_offset=seen - 1 if is_own else 0,
+                key_lengths=np.array([tokens if is_own else min(seen, tokens)]),
+                return_lse=True,
+                num_threads=num_threads,
+                **given,
+            )
+            for rows, seen, is_own in groups
+        ]
+        if len(results) == 1:
+            return results[0]
+        return np.concatenate([out for out, _ in results], 2), np.concatenate([lse for _, lse in results], 2)
 
     def _blocks_of_sequence(
         self,

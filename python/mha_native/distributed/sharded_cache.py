@@ -67,8 +67,9 @@ class ShardedKVCache:
     Block i of 512 positions belongs to worker ``i % workers``. So at any length workers hold equal parts of the cache,
     and of the keys that a query sees under a causal mask or a window.
 
-    A worker attends to each of its blocks and merges the results; the calling process merges the results of workers
-    like `merge_attention`. The query moves to each worker, and one result with its log-sum-exp moves back. With
+    A worker attends to all of its tokens as to one sequence, or, with options that depend on distances and with masks,
+    to each of its blocks, and merges the results. The calling process merges the results of workers like
+    `merge_attention`. The query moves to each worker, and one result with its log-sum-exp moves back. With
     ``exact=True`` workers return the results of all blocks, which are merged in the order of positions: the bits do not
     depend on the number of workers, but more bytes move (`mha_native.distributed.bytes_moved`). For a long prompt,
     workers keep queries and move keys instead, if this moves fewer bytes.

@@ -6,6 +6,11 @@ step that is interrupted anywhere leaves nothing half done: the next one plans f
 
 from typing import NamedTuple, Protocol
 
+# A prompt is ranked by the steps that reading the rest of it would take alone, in quarters of a step. It is overtaken
+# only by shorter prompts that come within so many steps for each quarter.
+_QUARTERS = 4
+_STEPS_OF_QUARTER = 2
+
 
 class Pool(Protocol):
     """Slots that hold the tokens of a sequence each, in pages that they may share."""
@@ -38,6 +43,7 @@ class Sequence:
         self.tokens = list(prompt)  # and the tokens chosen so far
         self.slot: int | None = None  # the slot of its tokens in the pool; None while it waits
         self.has_ended = False  # whether no more tokens are read
+        self.age = 0  # steps since it came
         self.num_shared = 0  # tokens shared with another sequence and not read again
 
 
@@ -53,8 +59,11 @@ class Run(NamedTuple):
 class Scheduler:
     """Chooses the tokens that each step reads, from sequences in the order in which they came.
 
-    Older sequences go first, and younger ones are the first to give pages back. So the oldest sequence always goes on,
-    and each sequence becomes the oldest one.
+    Older sequences are let in first, and younger ones are the first to give pages back. The oldest sequence goes on in
+    every step, and each sequence becomes the oldest one.
+
+    Of the prompts the shortest goes first: the prompt with the fewest tokens left to read. With each step a prompt
+    comes forward, so that long prompts are read, too. Prompts with equal rank keep their order.
 
     At most `max_sequences` sequences are read together. The pool has a slot for each; further slots keep tokens of
     sequences that have ended. `tokens_per_step` is at least `max_sequences`, which leaves tokens for prompts when all
@@ -82,6 +91,8 @@ class Scheduler:
 
         Each sequence needs no more pages than the pool has, and sequences that have ended were forgotten.
         """
+        for sequence in sequences:
+            sequence.age += 1
         running = self._running(sequences)
         self._admit(sequences, running)
         runs, prompts = [], []
@@ -90,12 +101,15 @@ class Scheduler:
                 runs.append(_run(sequence, read, 1))
             else:
                 prompts.append(sequence)
-        budget = self._tokens_per_step - len(runs)
-        for sequence in prompts:
-            if budget == 0 or not self._begin(sequence, running):
-                break
-            runs.append(_run(sequence, running[sequence], budget))
-            budget -= runs[-1].end - runs[-1].first
+        oldest = next(iter(running), None)
+        budget = self._tokens_per_step - len(runs) - (oldest in prompts)  # one token is for the oldest sequence
+        prompts.sort(key=lambda prompt: self._rank(prompt, running[prompt]))
+        for i, sequence in enumerate(prompts):
+            own = int(sequence is oldest)
+            most = own + (budget if budget > 0 and self._begin(sequence, running, prompts[:i]) else 0)
+            if most > 0:
+                runs.append(_run(sequence, running[sequence], most))
+                budget -= runs[-1].end - runs[-1].first - own
         return self._affordable(runs, list(running))
 
     def forget(self, sequence: Sequence) -> None:
@@ -113,10 +127,19 @@ class Scheduler:
         while self._kept:
             self._release_longest_unused()
 
+    def _rank(self, sequence: Sequence, read: int) -> int:
+        """The place of a prompt among others: the lowest goes first."""
+        quarter = max(1, self._tokens_per_step // _QUARTERS)
+        return _STEPS_OF_QUARTER * -(-(len(sequence.tokens) - read) // quarter) - sequence.age
+
     def _running(self, sequences: list[Sequence]) -> dict[Sequence, int]:
         """The sequences in the pool, and how many tokens of each have been read: never the last one, by which the next
         token is chosen."""
         lengths, running = self._pool.lengths(), {}
+        used = {sequence.slot for sequence in sequences} | self._kept.keys()
+        for slot, length in enumerate(lengths):
+            if length > 0 and slot not in used:  # a step ended before it let a sequence in
+                self._pool.shorten(slot, 0)
         for sequence in sequences:
             if sequence.slot is not None:
                 running[sequence] = min(lengths[sequence.slot], len(sequence.tokens) - 1)
@@ -148,13 +171,11 @@ class Scheduler:
         if len(running) + len(self._kept) == self._pool.num_slots:
             self._release_longest_unused()
         used = {sequence.slot for sequence in running} | self._kept.keys()
-        slot = next(slot for slot in range(self._pool.num_slots) if slot not in used)
-        self._pool.shorten(slot, 0)  # a step may have ended before this was done
-        return slot
+        return next(slot for slot in range(self._pool.num_slots) if slot not in used)
 
-    def _begin(self, sequence: Sequence, running: dict[Sequence, int]) -> bool:
-        """Let a sequence share pages that others have read meanwhile; return False if it should wait for pages that an
-        older sequence is reading."""
+    def _begin(self, sequence: Sequence, running: dict[Sequence, int], before: list[Sequence]) -> bool:
+        """Let a sequence share pages that others have read meanwhile; return False if it should wait for pages that a
+        prompt `before` it is reading."""
         assert sequence.slot is not None
         if not self._shares:
             return True
@@ -162,15 +183,7 @@ class Scheduler:
         running[sequence] = self._share(sequence, sequence.slot, read, running)
         sequence.num_shared += running[sequence] - read
         own = running[sequence] // self._pool.page_size
-        for other, other_read in running.items():
-            if other is sequence:
-                return True
-            if (
-                other_read < len(other.tokens) - 1
-                and self._common_pages(sequence, other.tokens, len(other.tokens)) > own
-            ):
-                return False
-        return True
+        return all(self._common_pages(sequence, other.tokens, len(other.tokens)) <= own for other in before)
 
     def _share(self, sequence: Sequence, slot: int, read: int, running: dict[Sequence, int]) -> int:
         """Let `slot`, which holds `read` tokens of `sequence`, share the most pages that another slot has of it.

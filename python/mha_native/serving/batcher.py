@@ -67,8 +67,9 @@ class Batcher:
     You can use `submit`, `close`, `statistics` and a `Request` from any thread. As a context manager the Batcher has
     its own thread, which steps while there are requests; without it, call `run_step`.
 
-    The oldest requests go first. When there are too few pages, the youngest running request gives its pages back, and
-    reads its tokens again later, with the same results.
+    The prompt with the fewest tokens left is read first, and a prompt that waits moves forward with every step. When
+    there are too few pages, the youngest running request gives its pages back, and reads its tokens again later, with
+    the same results.
 
     A Batcher without references closes itself. A forked process cannot use it.
 

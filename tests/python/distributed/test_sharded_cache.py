@@ -47,6 +47,26 @@ def test_exact_does_not_depend_on_the_number_of_workers(kind: Any, rng: np.rando
                 assert_same_bits(actual, same, label=f"{name}, {count} workers")
 
 
+@pytest.mark.parametrize("kind", DTYPES[:-1], ids=["f32", "f64", "f16", "bf16"])
+@pytest.mark.parametrize("offset", [None, -40, 0, 500, 1021, 1500, 2000])
+def test_rows_without_distances_have_the_bits_of_one_call(
+    offset: int | None, kind: Any, rng: np.random.Generator
+) -> None:
+    context = Context(rng, [1700, 3, 1100], kind, 90)
+    alone, several = context.sharded(LocalWorkers(1), [600]), context.sharded(LocalWorkers(3))
+    row = context.query[:, :, 70:71]
+    first = context.lengths - 90 if offset is None else np.full(3, offset)
+    for causal in (False, True):
+        options: Any = {"is_causal": causal, "query_offset": first, "scale": 0.3, "softcap": 4.0, "return_lse": True}
+        expected = scaled_dot_product_attention(context.query, context.whole, **options)
+        for x, same in zip(alone.attend(context.query, **options), expected, strict=True):
+            assert_same_bits(x, same)
+        of_all = several.attend(context.query, **options)
+        options["query_offset"] = first + 70
+        for x, same in zip(several.attend(row, **options), of_all, strict=True):
+            assert_same_bits(x, same[:, :, 70:71], label="a row does not depend on the other rows of the call")
+
+
 @pytest.mark.parametrize("kind", ["float32", "float64", "float16", "bfloat16"])
 def test_blocks_begin_at_lines_of_the_cache_of_a_processor(kind: str) -> None:
     # Many arrays of several sizes, for a few begin there by chance.

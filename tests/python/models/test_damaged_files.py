@@ -215,6 +215,10 @@ def test_an_interrupt_is_no_error_of_the_tokenizer(tmp_path: Path, monkeypatch: 
         def encode_batch_fast(self, texts: list[str]) -> None:
             raise KeyboardInterrupt
 
+        def encode(self, text: str) -> None:
+            raise KeyboardInterrupt
+
     monkeypatch.setattr(model._tokenizer, "_library", Interrupted())
-    with pytest.raises(KeyboardInterrupt):
-        model.encode("dog")
+    for texts in ("dog", ["dog", "cat"]):
+        with pytest.raises(KeyboardInterrupt):
+            model.encode(texts)

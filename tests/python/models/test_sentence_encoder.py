@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -130,6 +131,25 @@ def test_the_pretrained_model_has_the_same_bits_alone_and_in_any_batch(
     for text, embedding in zip(texts, together, strict=True):
         assert_same_bits(minilm.encode(text, num_threads=1), embedding, label=text)
     assert_same_bits(minilm.encode(texts[::-1])[::-1], together)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for the threads of a process")
+def test_a_short_text_wakes_no_thread_of_the_tokenizer(tiny: SentenceEncoder, tmp_path: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "from mha_native.models import SentenceEncoder\n"
+        "model = SentenceEncoder.from_pretrained(sys.argv[1])\n"
+        "def threads(texts):\n"
+        "    before = len(os.listdir('/proc/self/task'))\n"
+        "    model.encode(texts, num_threads=1)\n"
+        "    return len(os.listdir('/proc/self/task')) - before\n"
+        "print(threads('the dog'), threads(['the dog', 'dog']))\n"
+    )
+    environment = os.environ | {"RAYON_NUM_THREADS": "3", "TOKENIZERS_PARALLELISM": "true"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["0", "3"]
 
 
 def test_many_threads_may_call_it(tiny: SentenceEncoder) -> None:

@@ -80,13 +80,61 @@ def test_a_sequence_alone() -> None:
     assert sequence.tokens == alone([3, 1, 4], 5)
 
 
-def test_a_step_reads_the_tokens_of_all_first_and_then_chunks_of_prompts() -> None:
+def test_a_step_reads_the_tokens_of_all_first_and_then_prompts_by_what_is_left_of_them() -> None:
     batch = Batch(40)
     short, long, last = batch.add([1, 2], 9), batch.add(list(range(20)), 3), batch.add([7] * 5, 2)
-    assert [(run.sequence, run.end - run.first) for run in batch.step()] == [(short, 2), (long, 6)]
+    assert [(run.sequence, run.end - run.first) for run in batch.step()] == [(short, 2), (last, 5), (long, 1)]
+    assert [(run.sequence, run.end - run.first) for run in batch.step()] == [(short, 1), (last, 1), (long, 6)]
     assert [(run.sequence, run.end - run.first) for run in batch.step()] == [(short, 1), (long, 7)]
-    assert [(run.sequence, run.end - run.first) for run in batch.step()] == [(short, 1), (long, 7)]
-    assert [(run.sequence, run.end - run.first) for run in batch.step()] == [(short, 1), (long, 1), (last, 5)]
+    assert [(run.sequence, run.end - run.first) for run in batch.step()] == [(short, 1), (long, 6)]
+
+
+def test_half_of_many_prompts_have_their_first_token_when_a_quarter_of_the_tokens_is_read() -> None:
+    """64 prompts of 10 to 500 tokens at once. In the order in which they came, the median would be step 34."""
+    batch = Batch(1200, page_size=64, most=64, per_step=256)
+    rng = np.random.default_rng(0)
+    lengths = rng.permutation(np.linspace(10, 500, 64).astype(int)).tolist()
+    sequences = [batch.add(rng.integers(0, 97, length).tolist(), 64) for length in lengths]
+    steps = dict.fromkeys(sequences, 0)
+    for step in count(1):
+        if not batch.sequences:
+            break
+        going = {run.sequence for run in batch.step()}
+        for sequence, length in zip(sequences, lengths, strict=True):
+            assert sequence in going or steps[sequence] == 0 or sequence.has_ended, "running requests go on"
+            if len(sequence.tokens) > length and steps[sequence] == 0:
+                steps[sequence] = step
+    tokens_of_half = sum(sorted(lengths)[:32])
+    assert np.median(list(steps.values())) <= 1.15 * tokens_of_half / 256
+    assert max(steps.values()) <= -(-(sum(lengths) + 64 * 63) // 256)
+
+
+def test_prompts_of_equal_length_keep_their_order() -> None:
+    batch = Batch(200, most=40, per_step=40)
+    given: list[Sequence] = []
+    begun: dict[Sequence, int] = {}
+    for _ in range(12):  # three in each step, in which two can be read
+        given += [batch.add([len(given), *range(18)], 1) for _ in range(3)]
+        begun |= {run.sequence: run.first for run in batch.step() if run.sequence not in begun}
+    while batch.sequences:
+        begun |= {run.sequence: run.first for run in batch.step() if run.sequence not in begun}
+    assert list(begun) == given
+
+
+@pytest.mark.parametrize("length", [24, 40, 56])
+def test_short_prompts_that_keep_coming_do_not_hold_up_a_long_one(length: int) -> None:
+    """They take all tokens of each step, and another request is the oldest."""
+    batch = Batch(400, most=30, per_step=8, share=False)
+    batch.add([1], 900)
+    batch.step()
+    long = batch.add([2] * length, 1)
+    alone, steps = -(-length // 7), 0
+    while not long.has_ended and steps <= 9 * alone:
+        batch.add([3] * 7, 1)
+        batch.step()
+        steps += 1
+    assert 2 * alone < steps <= 9 * alone, "short ones overtake it for eight times as long as it takes alone"
+    batch.finish()
 
 
 def test_sequences_that_come_later_join() -> None:
@@ -235,7 +283,7 @@ class Interrupted(BaseException):
     """What a signal raises."""
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_a_step_that_is_interrupted_anywhere_loses_nothing(seed: int, monkeypatch: Any) -> None:
     rng = np.random.default_rng(seed)
     batch = Batch(14, most=3, per_step=6)

@@ -1,7 +1,7 @@
 """Group texts, and sequences of tokens, into batches of a limited size while they are read."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import TypeVar
 
 import numpy as np
@@ -58,6 +58,5 @@ def batches(
 
 def packed(sequences: Sequence[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the integers of all sequences, concatenated, and the offsets of the sequences."""
-    cu_seqlens = np.zeros(len(sequences) + 1, np.int64)
-    np.cumsum([len(sequence) for sequence in sequences], out=cu_seqlens[1:])
+    cu_seqlens = np.array([0, *accumulate(map(len, sequences))], np.int64)
     return np.fromiter(chain.from_iterable(sequences), np.int64, cu_seqlens[-1]), cu_seqlens

@@ -15,6 +15,10 @@ from .agreement import check_agreement
 from .inputs import check_sequences, check_text, prompts_in
 from .long_texts import LongTexts
 
+# A single text of at most so many characters is tokenized in the calling thread: to wake a thread of the library takes
+# longer.
+_SHORT = 200
+
 
 def require_library() -> None:
     """Raise ImportError unless the package is installed."""
@@ -113,7 +117,10 @@ class Tokenizer:
     def encode_batch(self, texts: list[str]) -> Iterator[list[int]]:
         """Yield the tokens of each text."""
         with library_errors("the tokenizer failed"):
-            encodings = self._library.encode_batch_fast([self._beginning(text) for text in texts])
+            if len(texts) == 1 and len(texts[0]) <= _SHORT:
+                encodings = [self._library.encode(texts[0])]
+            else:
+                encodings = self._library.encode_batch_fast([self._beginning(text) for text in texts])
         for encoding in encodings:
             yield encoding.ids
 
