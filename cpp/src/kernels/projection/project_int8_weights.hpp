@@ -94,7 +94,7 @@ struct Int8WeightsStrip {
 template <class, int M, int N>
 using Int8WeightsRows = Int8WeightsStrip<M, N, 0>;
 template <class, int M, int N>
-using Int8WeightsFirstRows = Int8WeightsStrip<M, N, panel_rows_ahead(M)>;
+using Int8WeightsFirstRows = Int8WeightsStrip<M, N, narrow_rows_ahead(M)>;
 
 #ifdef MHA_TILES
 /// For TileStrips.

@@ -29,7 +29,7 @@ struct PairsStrip {
 template <class Products, int M, int N>
 using PairsRows = PairsStrip<Products, M, N, 0>;
 template <class Products, int M, int N>
-using PairsFirstRows = PairsStrip<Products, M, N, panel_rows_ahead(M)>;
+using PairsFirstRows = PairsStrip<Products, M, N, narrow_rows_ahead(M)>;
 
 #ifdef MHA_TILES
 /// For TileStrips.
