@@ -7,6 +7,7 @@
 
 #include "kernels/products/widened_products.hpp"
 #include "kernels/projection/project_tile.hpp"
+#include "kernels/projection/rows_ahead.hpp"
 #include "kernels/projection/weight_strips.hpp"
 
 namespace mha::MHA_ISA {

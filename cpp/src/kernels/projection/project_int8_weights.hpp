@@ -9,6 +9,7 @@
 #include "kernels/projection/project_tile.hpp"
 #include "kernels/projection/project_tiles.hpp"
 #include "kernels/projection/quantize_rows.hpp"
+#include "kernels/projection/rows_ahead.hpp"
 #include "kernels/projection/weight_strips.hpp"
 
 namespace mha::MHA_ISA {

@@ -8,7 +8,6 @@
 #include "kernels/kernel_table.hpp"
 #include "kernels/products/kinds.hpp"
 #include "kernels/products/strips.hpp"
-#include "kernels/projection/rows_ahead.hpp"
 #include "kernels/rows/activate.hpp"
 
 namespace mha::MHA_ISA {
