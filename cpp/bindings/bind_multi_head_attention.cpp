@@ -43,16 +43,20 @@ Layer make_layer(const py::tuple& sizes, const py::tuple& projections, const py:
           {LinearShape(weights.query), LinearShape(weights.key), LinearShape(weights.value), LinearShape(weights.out)}};
 }
 
+// A parameter of the type of a cache would make pybind11 try None twice, at the price of two exceptions.
+SharedCache* cache_of_call(py::handle given) { return given.is_none() ? nullptr : &py::cast<SharedCache&>(given); }
+
 // Without a cache key and value are given; with one they are None if nothing is appended.
 py::object forward(const Layer& layer, py::handle query, py::handle key, py::handle value,
-                   const py::dict& given_options, SharedCache* shared, py::handle new_lengths, py::handle need_weights,
-                   py::handle out, py::handle num_threads) {
+                   const py::dict& given_options, py::handle given_cache, py::handle new_lengths,
+                   py::handle need_weights, py::handle out, py::handle num_threads) {
   const char* const function = "MultiHeadAttention";
   const GivenOptions given(function, given_options);
   const auto list = with_options(
       given, {{"query", query}, {"key", key}, {"value", value}, {"out", out}, {"new_lengths", new_lengths}});
   const ArrayArguments arrays(function, list, layer.attention.dtype());
   const TensorView q = arrays.tensor(0, 2, 3);
+  SharedCache* const shared = cache_of_call(given_cache);
   KVCache* const cache = shared ? &shared->cache : nullptr;
   const bool attends_only = cache && !arrays.given(1);
   const TensorView k = attends_only ? TensorView{} : arrays.tensor(1, 2, 3);
@@ -87,7 +91,7 @@ py::object forward(const Layer& layer, py::handle query, py::handle key, py::han
 
 py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, py::handle value,
                           py::handle cu_seqlens_q, py::handle cu_seqlens_k, const py::dict& given_options,
-                          SharedCache* shared, py::handle sequences, py::handle out, py::handle num_threads) {
+                          py::handle given_cache, py::handle sequences, py::handle out, py::handle num_threads) {
   const char* const function = "MultiHeadAttention";
   const GivenOptions given(function, given_options);
   const auto list = with_options(given, {{"query", query},
@@ -105,6 +109,7 @@ py::object forward_varlen(const Layer& layer, py::handle query, py::handle key, 
   const ScoreOptions options(given, arrays, 7, num_threads, batch.size, q);
 
   std::optional<CacheUse> use;
+  SharedCache* const shared = cache_of_call(given_cache);
   if (shared) use.emplace(*shared, CacheUse::changes);
   const NewArray result = output_or_new(arrays, 5, out, 2, 2, q, layer.attention.config().out_dim);
   warn_if_forked();

@@ -34,9 +34,7 @@ constexpr Reading kReadings[] = {
 };
 
 // Whether None stands for the default.
-constexpr bool may_be_none(Reading reading) {
-  return reading != Reading::flag && reading != Reading::integer_unless_array;
-}
+constexpr bool may_be_none(Reading reading) { return reading != Reading::flag; }
 
 bool reads_array(Reading reading, py::handle value) {
   return reading == Reading::integers_if_array ? is_array(value) : reading < Reading::integers_if_array;
@@ -133,6 +131,7 @@ GivenOptions::GivenOptions(const char* function, const py::dict& options, const 
     if (row == option::kCount)
       throw py::type_error(std::string(function) + ": " + py::cast<std::string>(py::repr(key)) + " is no score option");
     const int first = row;
+    is_any_ = true;
     do {
       values_[row] = value == Py_None && may_be_none(kReadings[row]) ? nullptr : value;
     } while (known.is_same(first, ++row));

@@ -39,6 +39,8 @@ class GivenOptions {
   GivenOptions(const char* function, const py::dict& options, const char* const* names = kOptionNames);
 
   const char* function() const { return function_; }
+  /// Whether there is any.
+  explicit operator bool() const { return is_any_; }
   const char* name(int row) const { return names_[row]; }
   bool has(int row) const { return values_[row] != nullptr; }
   py::handle operator[](int row) const { return values_[row]; }
@@ -49,14 +51,29 @@ class GivenOptions {
   const char* function_;
   const char* const* names_;
   PyObject* values_[option::kCount] = {};  // null: not given
+  bool is_any_ = false;
 };
 
-/// The array arguments of a call: its own, then the arrays of the options.
+/// The array arguments of a call: its own, then the arrays of the options, if there are options.
 template <std::size_t count>
-std::array<Argument, count + option::kCount> with_options(const GivenOptions& given, const Argument (&own)[count]) {
-  std::array<Argument, count + option::kCount> all;
-  given.write_arrays(std::copy_n(own, count, all.data()));
-  return all;
+class ArgumentList {
+ public:
+  ArgumentList(const GivenOptions& given, const Argument (&own)[count]) : size_(given ? all_.size() : count) {
+    Argument* const next = std::copy_n(own, count, all_.data());
+    if (given) given.write_arrays(next);
+  }
+
+  const Argument* data() const { return all_.data(); }
+  std::size_t size() const { return size_; }
+
+ private:
+  std::array<Argument, count + option::kCount> all_;
+  std::size_t size_;
+};
+
+template <std::size_t count>
+ArgumentList<count> with_options(const GivenOptions& given, const Argument (&own)[count]) {
+  return {given, own};
 }
 
 /// The options of a call, with the buffers that they point to.

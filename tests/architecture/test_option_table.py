@@ -28,10 +28,10 @@ LISTS = {
     "cpp/src/plan/attention_plan.hpp": 1,
     "cpp/src/plan/make_plan.cpp": 1,
     "python/mha_native/functions/options.py": 1,
-    "python/mha_native/functions/attention.py": 2,  # signature, documentation
+    "python/mha_native/functions/attention.py": 1,  # documentation
     "python/mha_native/interop/torch/operator.py": 1,  # types of arguments, which operators of torch must state
-    "python/mha_native/interop/torch/attention.py": 2,  # as in attention.py
-    "python/mha_native/layers/multi_head_attention.py": 2,  # as in attention.py
+    "python/mha_native/interop/torch/attention.py": 2,  # signature, documentation
+    "python/mha_native/layers/multi_head_attention.py": 1,  # documentation
     "python/mha_native/reference/attention.py": 3,  # where they have their meaning
 }
 
@@ -41,9 +41,24 @@ def parsed(path: str) -> ast.Module:
 
 
 def keywords_of(path: str, function: str) -> set[str]:
-    """Parameters of a function or method."""
+    """Parameters of a function or method, with the keys of a TypedDict behind ``**``."""
     (node,) = (x for x in ast.walk(parsed(path)) if isinstance(x, ast.FunctionDef) and x.name == function)
-    return {argument.arg for argument in node.args.args + node.args.kwonlyargs}
+    kwargs = node.args.kwarg and node.args.kwarg.annotation
+    unpacked = re.fullmatch(r"Unpack\[(\w+)\]", ast.unparse(kwargs)) if kwargs else None
+    keys = keys_of(unpacked[1]) if unpacked else set()
+    return keys | {argument.arg for argument in node.args.args + node.args.kwonlyargs}
+
+
+def keys_of(typed_dict: str) -> set[str]:
+    """The keys of a TypedDict of the option table, with those of its bases."""
+    classes = {node.name: node for node in parsed("functions/options.py").body if isinstance(node, ast.ClassDef)}
+    keys: set[str] = set()
+    pending = [typed_dict]
+    while pending:
+        if node := classes.get(pending.pop()):
+            keys |= {x.target.id for x in node.body if isinstance(x, ast.AnnAssign)}  # type: ignore[union-attr]
+            pending += [ast.unparse(base) for base in node.bases]
+    return keys
 
 
 def lists_in(text: str) -> int:

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "mha/runtime.hpp"
+#include "platform/fetch_evidence.hpp"
 
 namespace mha {
 
@@ -257,6 +258,11 @@ TEST_F(Dispatch, EachProcessorGetsItsBest) {
       EXPECT_STREQ(index < 0 ? "none" : built_isa(index), best) << name;
     }
   }
+}
+
+TEST_F(Dispatch, FewRowsFetchAheadWhereThatWasMeasured) {
+  for (const auto& [name, processor, best] : kMachines)
+    EXPECT_EQ(fetches_few_rows_ahead_on(processor), std::string(name).rfind("AMD Zen 5", 0) == 0) << name;
 }
 
 /// The reason of the instruction set on the processor, or `otherwise` if it is not built in.

@@ -37,13 +37,14 @@ struct AlignedBytes {
 /// Projects rows to all columns. The results of each segment lie where `out` says: [rows][segments * columns], with
 /// `step` elements from one column to the next.
 std::vector<float> project(const DTypeKernels& kernels, const PackedLinear& linear, const std::vector<float>& x,
-                           Index step, Activation activation) {
+                           Index step, Activation activation, bool fetches_ahead = false) {
   const Index in = linear.in_features(), rows = static_cast<Index>(x.size()) / in;
   const Index width = linear.segments() * linear.segment_columns();
   std::vector<float> out(static_cast<std::size_t>(rows * width * step), kNaN<float>);
   AlignedBytes scratch(kernels.projection_scratch(rows));
   ProjectionTile tile{};
   tile.rows = rows;
+  tile.fetches_ahead = fetches_ahead;
   tile.in_features = in;
   tile.x = x.data();
   tile.x_row = in;
@@ -132,6 +133,23 @@ TEST_F(WeightKernels, ARowAloneHasTheBitsThatItHasAmongOthers) {
                 alone.push_back(result);
             EXPECT_TRUE(same_bits(alone, project(kernels, packed, x, step, activation)));
           }
+      });
+    }
+}
+
+TEST_F(WeightKernels, FewRowsThatFetchAheadHaveTheSameBits) {
+  for (const auto& [segments, columns, in] : kShapes)
+    for (const WeightFormat format :
+         {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3}) {
+      SCOPED_TRACE(in);
+      const Matrix matrix{segments * columns, in};
+      const PackedLinear packed({matrix.weights(), matrix.biases()}, columns, format);
+      on_every_isa([&](const DTypeKernels& kernels) {
+        for (const Index rows : {1, 2, 3}) {
+          const std::vector<float> x = random<float>(rows * in, 3);
+          EXPECT_TRUE(same_bits(project(kernels, packed, x, 1, Activation::relu, true),
+                                project(kernels, packed, x, 1, Activation::relu, false)));
+        }
       });
     }
 }

@@ -68,7 +68,8 @@ void check_options(const char* function, AttentionOptions& options, DType dtype,
       {names.attn_mask, options.attn_mask},     {names.key_mask, options.key_mask},
       {names.block_mask, options.block_mask},   {"alibi_slopes", options.alibi_slopes},
       {"position_bias", options.position_bias}, {"sinks", options.sinks}};
-  for (const auto& [name, view] : views) check_tensor(function, name, view);
+  for (const auto& [name, view] : views)
+    if (view.rank != 0) check_tensor(function, name, view);
   const Index sequences = ragged ? ragged->size : batch;
   const bool packs_keys = ragged && ragged->cu_seqlens_k;
   if (TensorView& mask = options.attn_mask; mask) {

@@ -68,11 +68,12 @@ void check_dtypes(const char* function, DType expected, Named views) {
 }
 
 void check_output(const char* function, const char* name, const MutableTensorView& out, Named inputs) {
-  check_tensor(function, name, out);
-  if (may_overlap_itself(out))
+  const TensorView written = out;
+  check_tensor(function, name, written);
+  if (may_overlap_itself(written))
     fail(function, std::string(name) + " must not have two indices for one element (a stride of 0)", {{name, out}});
   for (const auto& [input, view] : inputs)
-    if (may_overlap(out, view))
+    if (view && may_overlap(written, view))
       fail(function, std::string(name) + " must not overlap " + input + " in memory", {{name, out}, {input, view}});
 }
 

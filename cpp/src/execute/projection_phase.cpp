@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "platform/cancellation.hpp"
+#include "platform/fetch_evidence.hpp"
 
 namespace mha {
 namespace {
@@ -161,6 +162,7 @@ void project_rows(const Projection* projections, Index panel, Index count, Index
                   std::byte* scratch) {
   ProjectionTile rows{};
   rows.rows = last - first;
+  rows.fetches_ahead = fetches_few_rows_ahead();
   read_rows(*projections, batch, first, rows, scratch);
   Cancellation& cancellation = Cancellation::of_this_thread();  // all panels of a wide matrix may take a second
   for (; count > 0 && !cancellation.is_set(); --count, ++panel) {

@@ -85,32 +85,52 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   tile.dropout_below = plan.dropout_below;
   tile.dropout_factor = plan.dropout_factor;
   tile.dropout_seed = plan.dropout_seed;
-  Index query = first_row / heads, head = first_head + first_row % heads;
-  for (int r = 0; r < tile.rows; ++r) {
+  // Each loop visits the rows for a few fields, and those of options that are not given have none: many small tiles take
+  // no longer to lay out than to compute. What is read of the plan in the first loop is copied, as the compiler cannot
+  // know that the tile is no part of it.
+  const auto for_each_row = [&, rows = tile.rows](auto visit) {
+    Index query = first_row / heads, head = first_head + first_row % heads;
+    for (int r = 0; r < rows; ++r) {
+      visit(r, head, query);
+      if (++head == first_head + heads) {
+        head = first_head;
+        ++query;
+      }
+    }
+  };
+  for_each_row([&, query_rows = plan.query, out_rows = plan.out, unmasked](int r, Index head, Index query) {
     const KeyBounds bounds = key_bounds(plan, batch, query);
     tile.first_key[r] = std::max(bounds.first, unmasked.first);
     tile.last_key[r] = std::max(tile.first_key[r], std::min(bounds.last, unmasked.last));
     tile.position[r] = query_position(plan, batch, query);
-    const Index row = first_query + query;
-    tile.query[r] = plan.query.at(batch, head, row);
-    tile.out[r] = plan.out.at(batch, head, row);
-    tile.lse[r] = plan.lse.data ? plan.lse.at(batch, head, row) : nullptr;
-    if (tile.has_alibi) tile.alibi_slope[r] = read_real(plan.alibi_slopes.at(batch, head, row), plan.accumulator);
-    tile.position_bias[r] = plan.position_bias.data ? plan.position_bias.at(batch, head, row) : nullptr;
-    if (tile.has_sinks) tile.sink[r] = read_real(plan.sinks.at(batch, head, row), plan.sink_dtype);
-    if (tile.has_dropout)
+    tile.query[r] = query_rows.at(batch, head, first_query + query);
+    tile.out[r] = out_rows.at(batch, head, first_query + query);
+  });
+  const auto place_rows = [&](auto* places, const auto& rows) {
+    if (rows.data == nullptr) return static_cast<void>(std::fill_n(places, tile.rows, nullptr));
+    for_each_row([&](int r, Index head, Index query) { places[r] = rows.at(batch, head, first_query + query); });
+  };
+  place_rows(tile.lse, plan.lse);
+  place_rows(tile.attn_mask, plan.attn_mask);
+  place_rows(tile.position_bias, plan.position_bias);
+  if (tile.has_alibi)
+    for_each_row([&](int r, Index head, Index query) {
+      tile.alibi_slope[r] = read_real(plan.alibi_slopes.at(batch, head, first_query + query), plan.accumulator);
+    });
+  if (tile.has_sinks)
+    for_each_row([&](int r, Index head, Index query) {
+      tile.sink[r] = read_real(plan.sinks.at(batch, head, first_query + query), plan.sink_dtype);
+    });
+  if (tile.has_dropout)
+    for_each_row([&](int r, Index head, Index) {
       tile.dropout_stream[r] = static_cast<std::uint64_t>(batch * plan.kv_heads * plan.group + head);
-    tile.attn_mask[r] = plan.attn_mask.data ? plan.attn_mask.at(batch, head, row) : nullptr;
-    if (plan.block_mask.data) {
+    });
+  if (plan.block_mask.data)
+    for_each_row([&](int r, Index head, Index query) {
       const std::byte* const blocks = plan.block_mask.at(batch, head, query / kKeyBlock);
       tile.block_mask[r] = reinterpret_cast<const unsigned char*>(blocks);
       tile.block_masks_differ |= tile.block_mask[r] != tile.block_mask[0];
-    }
-    if (++head == first_head + heads) {
-      head = first_head;
-      ++query;
-    }
-  }
+    });
   tile.position_bias_step = plan.position_bias.step;
   tile.farthest_distance = plan.farthest_distance;
   tile.heads = heads;

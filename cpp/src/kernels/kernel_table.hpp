@@ -191,7 +191,8 @@ struct Excess {
 /// The panel has the format of the kernel: a row of it holds features_per_word() input features of each column, and the
 /// last row is filled up with zeros. Weights of binary16 lie there as f32.
 struct ProjectionTile {
-  Index rows;  // any number
+  Index rows;          // any number
+  bool fetches_ahead;  // whether one or two rows prefetch a panel of full width where a vector is a line of the cache
   Index in_features;
   const void* x;                 // [rows, in_features]
   Index x_row, x_step;           // elements between rows; between features. `read` may change them: see there

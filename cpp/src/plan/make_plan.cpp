@@ -17,17 +17,21 @@ Strided<Byte> strided(const View& view) {
 }
 
 KeyValues key_values_of(const AttentionArguments& a) {
-  const TensorView key = a.memory ? TensorView(a.memory->keys) : a.key;
-  const TensorView value = !a.value ? TensorView() : a.memory ? TensorView(a.memory->values) : a.value;
   KeyValues all{};
-  all.key = strided<const std::byte>(key);
-  if (value) all.value = strided<const std::byte>(value);
-  all.element_size = size_of(key.dtype);
   all.sequences = a.sequences;
-  if (!a.memory) return all;
+  if (!a.memory) {
+    all.key = strided<const std::byte>(a.key);
+    if (a.value) all.value = strided<const std::byte>(a.value);
+    all.element_size = size_of(a.key.dtype);
+    return all;
+  }
+  all.key = strided<const std::byte>(a.memory->keys);
+  all.element_size = size_of(a.memory->keys.dtype);
   all.tables = a.memory->tables;
   if (a.memory->key_scales) all.key_scale = strided<const std::byte>(a.memory->key_scales);
-  if (a.value && a.memory->value_scales) all.value_scale = strided<const std::byte>(a.memory->value_scales);
+  if (!a.value) return all;
+  all.value = strided<const std::byte>(a.memory->values);
+  if (a.memory->value_scales) all.value_scale = strided<const std::byte>(a.memory->value_scales);
   return all;
 }
 

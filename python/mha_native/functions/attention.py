@@ -9,13 +9,21 @@ from numpy import ndarray
 from .. import _core
 from .arrays import Tensor, like, to_numpy
 from .messages import rename_arguments
-from .options import KEYWORD_OPTIONS, FunctionOptions, KeywordOptions, core_options
+from .options import (
+    KEYWORD_OPTIONS,
+    RARE_FUNCTION_OPTIONS,
+    KeywordOptions,
+    RareFunctionOptions,
+    core_options,
+    lists_options,
+)
 from .token_cache import TokenCache, key_argument, value_argument
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 
+@lists_options(RareFunctionOptions)
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor | TokenCache,
@@ -23,21 +31,10 @@ def scaled_dot_product_attention(
     attn_mask: Tensor | None = None,
     *,
     is_causal: bool = False,
-    query_offset: int | Tensor | None = None,
-    key_lengths: Tensor | None = None,
-    key_mask: Tensor | None = None,
-    block_mask: Tensor | None = None,
-    window: tuple[int, int] | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    alibi_slopes: Tensor | None = None,
-    position_bias: Tensor | None = None,
-    sinks: Tensor | None = None,
-    dropout_p: float = 0.0,
-    dropout_seed: int = 0,
     return_lse: bool = False,
     out: Tensor | None = None,
     num_threads: int | None = None,
+    **options: Unpack[RareFunctionOptions],
 ) -> Tensor:
     """``softmax(scale * query @ key.T + masks) @ value``, for each batch element and head.
 
@@ -85,12 +82,12 @@ def scaled_dot_product_attention(
     sinks : array [H], optional
         One more score for each query of head h, which is not scaled: it takes weight, but has no value. In the dtype
         of `lse` or of `query`.
-    dropout_p : float, default 0
+    dropout_p : float, optional
         For training, without a cache: the probability, below 1, that a weight is replaced by 0. Other weights are
-        multiplied by ``1 / (1 - dropout_p)``. `lse` is the logarithm before dropout.
-    dropout_seed : int, default 0
+        multiplied by ``1 / (1 - dropout_p)``. `lse` is the logarithm before dropout. Default: 0.
+    dropout_seed : int, optional
         A weight is replaced if a random number below `dropout_p` belongs to this seed, its batch element, head, query
-        position and key. Give each call its own seed, and the same seed to `attention_gradient`.
+        position and key. Give each call its own seed, and the same seed to `attention_gradient`. Default: 0.
     return_lse : bool, default False
         Return the logarithm of the sum of the exponentials of the masked scores, and of the sink, too.
     out : [B, H, Tq, Dv], optional
@@ -177,47 +174,16 @@ def scaled_dot_product_attention(
            [0.5]], dtype=float32)
     """
     name = "scaled_dot_product_attention"
-    # The core gets only the options that are not the default. In a small call these steps take as long as the work.
-    options: FunctionOptions = {}
-    if attn_mask is not None:
-        options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
+    given = core_options(name, options, RARE_FUNCTION_OPTIONS) if options else {}
     if is_causal is not False:
-        options["is_causal"] = is_causal
-    if type(query_offset) is int:
-        options["query_offset"] = query_offset
-    elif query_offset is not None:
-        options["query_offset"] = to_numpy(name, "query_offset", query_offset)
-    if key_mask is not None:
-        options["key_mask"] = key_mask if type(key_mask) is ndarray else to_numpy(name, "key_mask", key_mask)
-    if block_mask is not None:
-        options["block_mask"] = block_mask if type(block_mask) is ndarray else to_numpy(name, "block_mask", block_mask)
-    if key_lengths is not None:
-        options["key_lengths"] = (
-            key_lengths if type(key_lengths) is ndarray else to_numpy(name, "key_lengths", key_lengths)
-        )
-    if window is not None:
-        options["window"] = window
-    if scale is not None:
-        options["scale"] = scale
-    if softcap is not None:
-        options["softcap"] = softcap
-    if alibi_slopes is not None:
-        options["alibi_slopes"] = (
-            alibi_slopes if type(alibi_slopes) is ndarray else to_numpy(name, "alibi_slopes", alibi_slopes)
-        )
-    if position_bias is not None:
-        options["position_bias"] = (
-            position_bias if type(position_bias) is ndarray else to_numpy(name, "position_bias", position_bias)
-        )
-    if sinks is not None:
-        options["sinks"] = sinks if type(sinks) is ndarray else to_numpy(name, "sinks", sinks)
-    if dropout_p != 0:
-        options["dropout_p"], options["dropout_seed"] = dropout_p, dropout_seed
+        given["is_causal"] = is_causal
+    if attn_mask is not None:
+        given["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
     result = _core.scaled_dot_product_attention(
         query if type(query) is ndarray else to_numpy(name, "query", query),
         key if type(key) is ndarray else key_argument(name, key),
         value if type(value) is ndarray else value_argument(name, key, value),
-        options,
+        given,
         return_lse,
         out if out is None or type(out) is ndarray else to_numpy(name, "out", out),
         num_threads,

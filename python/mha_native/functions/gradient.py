@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .. import _core
 from .arrays import Tensor, like, to_numpy
-from .options import FUNCTION_OPTIONS, DropoutOptions, FunctionOptions, ScoreOptions, core_options
+from .options import FUNCTION_OPTIONS, FunctionOptions, KeywordFunctionOptions, ScoreOptions, core_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -64,7 +64,7 @@ def attention_gradient(
     dlse: Tensor | None = None,
     wrt: tuple[str, ...] = _ARRAYS,
     num_threads: int | None = None,
-    **options: Unpack[DropoutOptions],
+    **options: Unpack[KeywordFunctionOptions],
 ) -> AttentionGradients:
     """Return the gradients of a function of `scaled_dot_product_attention`, from its gradient by the result.
 

@@ -12,7 +12,14 @@ from ..functions.arrays import Tensor, like, to_numpy, widened
 from ..functions.dtypes import checked_dtype
 from ..functions.kv_cache import KVCache
 from ..functions.messages import in_the_name_of, name_of_type
-from ..functions.options import ATTENTION_OPTIONS, AttentionOptions, core_options
+from ..functions.options import (
+    ATTENTION_OPTIONS,
+    RARE_OPTIONS,
+    AttentionOptions,
+    RareOptions,
+    core_options,
+    lists_options,
+)
 from ..functions.paged_kv_cache import PagedKVCache
 from ..functions.token_cache import TokenCache
 from ._attention_tape import record_attention
@@ -148,6 +155,7 @@ class MultiHeadAttention(LayerState):
         state |= steps.initial_state(sizes.head_dim, kind)
         self._set_state(sizes, parts, kind, stored, state, steps)
 
+    @lists_options(RareOptions)
     def __call__(
         self,
         query: Tensor,
@@ -155,17 +163,7 @@ class MultiHeadAttention(LayerState):
         value: Tensor | None = None,
         *,
         attn_mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
         is_causal: bool = False,
-        query_offset: int | Tensor = 0,
-        key_lengths: Tensor | None = None,
-        block_mask: Tensor | None = None,
-        window: tuple[int, int] | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        alibi_slopes: Tensor | None = None,
-        position_bias: Tensor | None = None,
-        sinks: Tensor | None = None,
         positions: Tensor | None = None,
         cache: TokenCache | None = None,
         append: bool = True,
@@ -177,6 +175,7 @@ class MultiHeadAttention(LayerState):
         sequences: Tensor | None = None,
         out: Tensor | None = None,
         num_threads: int | None = None,
+        **options: Unpack[RareOptions],
     ) -> Tensor:
         """Attend from `query` to `key`. Without a `key` this is self-attention.
 
@@ -279,44 +278,13 @@ class MultiHeadAttention(LayerState):
         q = query if type(query) is ndarray else to_numpy(name, "query", query)
         k: Any = q if key is None else key if type(key) is ndarray else to_numpy(name, "key", key)
         v = k if value is None else value if type(value) is ndarray else to_numpy(name, "value", value)
-        # The core gets only the options that are not the default. In a small call these steps take as long as the work.
-        options: AttentionOptions = {}
-        if attn_mask is not None:
-            options["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
-        if key_mask is not None:
-            options["key_mask"] = key_mask if type(key_mask) is ndarray else to_numpy(name, "key_mask", key_mask)
+        given: Any = core_options(name, options, RARE_OPTIONS) if options else {}
         if is_causal is not False:
-            options["is_causal"] = is_causal
-        if type(query_offset) is not int:
-            options["query_offset"] = to_numpy(name, "query_offset", query_offset)
-        elif query_offset != 0:
-            options["query_offset"] = query_offset
-        if block_mask is not None:
-            options["block_mask"] = (
-                block_mask if type(block_mask) is ndarray else to_numpy(name, "block_mask", block_mask)
-            )
-        if key_lengths is not None:
-            options["key_lengths"] = (
-                key_lengths if type(key_lengths) is ndarray else to_numpy(name, "key_lengths", key_lengths)
-            )
-        if window is not None:
-            options["window"] = window
-        if scale is not None:
-            options["scale"] = scale
-        if softcap is not None:
-            options["softcap"] = softcap
-        if alibi_slopes is not None:
-            options["alibi_slopes"] = (
-                alibi_slopes if type(alibi_slopes) is ndarray else to_numpy(name, "alibi_slopes", alibi_slopes)
-            )
-        if position_bias is not None:
-            options["position_bias"] = (
-                position_bias if type(position_bias) is ndarray else to_numpy(name, "position_bias", position_bias)
-            )
-        if sinks is not None:
-            options["sinks"] = sinks if type(sinks) is ndarray else to_numpy(name, "sinks", sinks)
+            given["is_causal"] = is_causal
+        if attn_mask is not None:
+            given["attn_mask"] = attn_mask if type(attn_mask) is ndarray else to_numpy(name, "attn_mask", attn_mask)
         if positions is not None:
-            options["positions"] = positions if type(positions) is ndarray else to_numpy(name, "positions", positions)
+            given["positions"] = positions if type(positions) is ndarray else to_numpy(name, "positions", positions)
         if cu_seqlens_q is not None or cu_seqlens_k is not None:
             if cu_seqlens_q is None:
                 raise ValueError(f"{name}: cu_seqlens_q must be given if cu_seqlens_k is")
@@ -331,7 +299,7 @@ class MultiHeadAttention(LayerState):
                 v,
                 offsets,
                 offsets if cu_seqlens_k is None else to_numpy(name, "cu_seqlens_k", cu_seqlens_k),
-                options,
+                given,
                 None if cache is None else cache._core,
                 sequences if sequences is None else to_numpy(name, "sequences", sequences),
                 out if out is None else to_numpy(name, "out", out),
@@ -344,7 +312,7 @@ class MultiHeadAttention(LayerState):
             q,
             k,
             v,
-            options,
+            given,
             None if cache is None else cache._core,
             new_lengths if new_lengths is None else to_numpy(name, "new_lengths", new_lengths),
             need_weights,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from element_types import BFLOAT16, HALF, accumulator_of, limits
 from matrix import ALL, WIDE, matrix, nightly
 from tolerance import assert_close, assert_same_bits
 
-from mha_native import attention_weights, reference, scaled_dot_product_attention
+from mha_native import MultiHeadAttention, attention_weights, reference, scaled_dot_product_attention
+from mha_native.functions.options import KEYWORD_OPTIONS
 
 pytestmark = matrix(dtype=ALL)
 
@@ -398,3 +400,20 @@ def test_out_over_an_option(option: str, dtype: Any) -> None:
     with pytest.raises(ValueError, match=f"out must not overlap {option}"):
         scaled_dot_product_attention(*call.arrays, out=memory.reshape(2, 4, 40, 9), **{option: numbers}, **call.options)
     assert (memory == 1).all()
+
+
+def test_signatures_list_every_option_and_none_is_the_default() -> None:
+    x = np.random.default_rng(0).standard_normal((4, 6), dtype=np.float32)
+    layer = MultiHeadAttention(6, 2, seed=0)
+    listed = inspect.signature(scaled_dot_product_attention).parameters
+    options = dict.fromkeys(KEYWORD_OPTIONS - {"is_causal"})
+    assert listed.keys() - {"query", "key", "value", "attn_mask", "return_lse", "out", "num_threads"} == KEYWORD_OPTIONS
+    assert inspect.signature(MultiHeadAttention.__call__).parameters.keys() >= KEYWORD_OPTIONS
+    assert {name: listed[name].default for name in KEYWORD_OPTIONS} == options | {"is_causal": False}
+    for is_causal in (False, True):
+        for call in (
+            lambda **to: scaled_dot_product_attention(x, x, x, **to),
+            lambda **to: attention_weights(x, x, **to),
+            lambda **to: layer(x, **to),
+        ):
+            assert_same_bits(call(is_causal=is_causal, **options), call(is_causal=is_causal))

@@ -7,6 +7,7 @@
 
 #include "kernels/products/widened_products.hpp"
 #include "kernels/projection/project_tile.hpp"
+#include "kernels/projection/rows_ahead.hpp"
 #include "kernels/projection/weight_strips.hpp"
 
 namespace mha::MHA_ISA {
@@ -47,7 +48,7 @@ struct Bf16WeightsStrip {
 template <class, int M, int N>
 using Bf16WeightsRows = Bf16WeightsStrip<M, N, 0>;
 template <class, int M, int N>
-using Bf16WeightsFirstRows = Bf16WeightsStrip<M, N, panel_rows_ahead(M)>;
+using Bf16WeightsFirstRows = Bf16WeightsStrip<M, N, narrow_rows_ahead(M)>;
 
 inline void project_bf16_weights(const ProjectionTile& tile, void* scratch) {
   static constexpr WeightStripTable<Bf16WeightsRows, WidenedProducts, kRowVectors> strips;

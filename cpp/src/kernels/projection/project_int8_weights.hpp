@@ -9,6 +9,7 @@
 #include "kernels/projection/project_tile.hpp"
 #include "kernels/projection/project_tiles.hpp"
 #include "kernels/projection/quantize_rows.hpp"
+#include "kernels/projection/rows_ahead.hpp"
 #include "kernels/projection/weight_strips.hpp"
 
 namespace mha::MHA_ISA {
@@ -94,7 +95,7 @@ struct Int8WeightsStrip {
 template <class, int M, int N>
 using Int8WeightsRows = Int8WeightsStrip<M, N, 0>;
 template <class, int M, int N>
-using Int8WeightsFirstRows = Int8WeightsStrip<M, N, panel_rows_ahead(M)>;
+using Int8WeightsFirstRows = Int8WeightsStrip<M, N, narrow_rows_ahead(M)>;
 
 #ifdef MHA_TILES
 /// For TileStrips.

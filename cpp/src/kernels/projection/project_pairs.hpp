@@ -5,6 +5,7 @@
 
 #include "kernels/projection/project_tile.hpp"
 #include "kernels/projection/project_tiles.hpp"
+#include "kernels/projection/rows_ahead.hpp"
 #include "kernels/projection/weight_strips.hpp"
 
 namespace mha::MHA_ISA {
@@ -29,7 +30,7 @@ struct PairsStrip {
 template <class Products, int M, int N>
 using PairsRows = PairsStrip<Products, M, N, 0>;
 template <class Products, int M, int N>
-using PairsFirstRows = PairsStrip<Products, M, N, panel_rows_ahead(M)>;
+using PairsFirstRows = PairsStrip<Products, M, N, narrow_rows_ahead(M)>;
 
 #ifdef MHA_TILES
 /// For TileStrips.

@@ -17,6 +17,7 @@
 #include "kernels/kernel_table.hpp"
 #include "kernels/products/kinds.hpp"
 #include "kernels/products/strips.hpp"
+#include "kernels/projection/rows_ahead.hpp"
 #include "kernels/rows/activate.hpp"
 
 namespace mha::MHA_ISA {
@@ -57,26 +58,6 @@ struct ProjectStrip {
         });
   }
 };
-
-/// The first strip of rows prefetches so many rows of the panel before it reads them: 8 KB. A projection of one strip
-/// (6 rows, weights in level 3) then takes 0.65 of the time, of two strips 0.8, of 22 strips (128 rows) 0.98. With 4 KB
-/// one strip takes 0.8, two 0.85. A single row reads faster: with 12 KB it takes 0.95 of its time with 8 KB, and eight
-/// rows 1.02.
-///
-/// A prefetch takes the place of a load. Where a vector is a line of the cache, one or two rows are little else than
-/// loads, one for each line, and prefetches are as many again: without them a layer of E 512 over one row takes 0.82 of
-/// the time in f32 and 0.85 with bf16 weights, over two rows 0.78, over four and more 1.00 (Zen 4, AVX-512; with AVX2
-/// 1.00 over one).
-constexpr int panel_rows_ahead(int rows) {
-  if (sizeof(Packet<float>) == 64 && rows <= 2) return 0;
-  return rows == 1 ? 48 : 32;
-}
-
-/// The other strips find the panel in level 2. A prefetch helps there, too, where half a core looks ahead too little,
-/// next to a busy hardware thread of an Intel core: a load occupies a register until it completes, a prefetch none.
-/// That is simulated only (docs/decisions/0025). On Zen 4 (AVX-512) it takes 0.996 to 1.003 of the time, and spares a
-/// second copy of each strip.
-constexpr int panel_rows_ahead_later(int rows) { return sizeof(Packet<float>) == 64 ? panel_rows_ahead(rows) : 0; }
 
 template <class Products, int M, int N>
 using ProjectRows = ProjectStrip<Products, M, N, panel_rows_ahead_later(M)>;
@@ -140,7 +121,8 @@ void project_tile(const ProjectionTile& tile, void* scratch) {
           next_columns(tile.rows, arguments.panel + width, depth, (columns - column - width) * Index(sizeof(T)));
       // Results are activated while they are in level 1: relu costs 3 cycles a vector that way, 7 to 16 in a pass over
       // the whole block.
-      project.run(vectors, tile.rows, arguments, next, project_first.strips, [&](Index row, Index rows) {
+      const auto* const first = fetches_ahead(tile) ? project_first.strips : nullptr;
+      project.run(vectors, tile.rows, arguments, next, first, [&](Index row, Index rows) {
         activate<T>(is_last ? tile.activation : Activation::none, arguments.out, vectors, row, rows, arguments.out_row);
       });
     }
