@@ -397,8 +397,12 @@ class AttendTile {
       const Index first = j * L, count = tile_.rows - first < L ? tile_.rows - first : L;
       Element* rows[L];
       for (Index r = 0; r < count; ++r) rows[r] = static_cast<Element*>(tile_.out[first + r]);
-      store_transposed<Element>(total_out_ + first, W, scores_.normalizer(j), rows, count, 0, tile_.value_dim,
-                                tile_.out_step);
+      if constexpr (Operands::kJoins && sizeof(Element) < sizeof(T))
+        store_transposed_pairs(total_out_ + first, W, scores_.normalizer(j), rows, count, tile_.value_dim,
+                               tile_.out_step);
+      else
+        store_transposed<Element>(total_out_ + first, W, scores_.normalizer(j), rows, count, 0, tile_.value_dim,
+                                  tile_.out_step);
     }
   }
 

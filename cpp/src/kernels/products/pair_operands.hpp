@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/vectors/elements.hpp"
+#include "kernels/vectors/transpose.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -59,6 +60,27 @@ MHA_INLINE Packet<float> pair_up(const Packet<float>& first, const Packet<float>
 #else
   return Packet<float>(round_to_bf16(first) | round_to_bf16(second) << 16);
 #endif
+}
+
+/// store_transposed() of numbers that are rounded to bf16. Two rows of the tile become pairs first: half as much to
+/// transpose, and to store.
+inline void store_transposed_pairs(const float* tile, Index width, const Packet<float>& factor, BFloat16* const* rows,
+                                   Index count, Index columns, Index step) {
+  using P = Packet<float>;
+  constexpr Index L = kLanes<float>;
+  const auto number = [&](Index c)
+                          MHA_INLINE_LAMBDA { return pmadd(pload<P>(tile + c * width), factor, pset1<P>(0.0f)); };
+  Index c = 0;
+  for (; step == 1 && c + 2 * L <= columns; c += 2 * L) {
+    PacketBlock<P, L> block;
+    MHA_UNROLL
+    for (Index r = 0; r < L; ++r) block.packet[r] = pair_up(number(c + 2 * r), number(c + 2 * r + 1));
+    transpose(block);
+    MHA_UNROLL
+    for (Index r = 0; r < L; ++r)
+      if (r < count) __builtin_memcpy(rows[r] + c, &block.packet[r], sizeof(P));
+  }
+  store_transposed<BFloat16>(tile + c * width, width, factor, rows, count, c, columns - c, step);
 }
 
 /// The common part of all kinds of products of pairs: see kinds.hpp.
