@@ -1,7 +1,7 @@
 """check_spills.py finds what it is there to find."""
 
 import pytest
-from check_spills import LEAST_PRODUCTS, spills
+from check_spills import LEAST_PRODUCTS, short_peaks, spills
 
 STRIP = "mha::avx512::(anonymous namespace)::ScoreKeys<float, 6, 4>::run(long)"
 SPILL = "vmovaps 0x40(%rsp),%zmm1"
@@ -67,3 +67,16 @@ def test_the_outer_of_two_loops_is_not_hot() -> None:
     ]
     assert spills("\n".join([*lines, "  40:\tjne    20 <strip>", "  41:\tjne    10 <strip>"])) == []
     assert spills("\n".join([*lines, "  41:\tjne    10 <strip>"])) != []
+
+
+@pytest.mark.parametrize(("register", "enough"), [("zmm", 16), ("ymm", 12)])
+def test_a_measured_peak_has_more_sums_than_its_latency_needs(register: str, enough: int) -> None:
+    name = "double mha::probes::(anonymous namespace)::multiply_add<float, mha::probes::Pairs>(long)"
+
+    def findings(sums: int) -> list[str]:
+        in_loop = [f"vfmadd213ps %{register}30,%{register}31,%{register}{i}" for i in range(sums)] * 2
+        return short_peaks(disassembly(in_loop=in_loop, name=name))
+
+    assert findings(enough) == []
+    (found,) = findings(enough - 1)
+    assert f"{enough - 1} independent sums" in found

@@ -42,13 +42,28 @@ struct MergeValues {
     using P = Packet<T>;
     constexpr Index L = kLanes<T>, W = kWidth<T>;
     T* out = g.out + row * W;
+    P sums[M][N];
     Products::Tile::template multiply<M, N>(
         g.depth, g.value + row * g.value_step, g.value_step, g.value_row, g.weights, W,
         [](int, int) MHA_INLINE_LAMBDA { return pset1<P>(T(0)); },
-        [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA {
-          T* o = out + i * W + j * L;
-          pstore(o, g.starts ? sum : pmadd(pload<P>(o), pload<P>(g.correction + j * L), sum));
-        });
+        [&](int i, int j, const P& sum) MHA_INLINE_LAMBDA { sums[i][j] = sum; });
+    // One branch for all sums: the compiler would leave one for each.
+    const auto store = [&](auto merged) MHA_INLINE_LAMBDA {
+      MHA_UNROLL
+      for (int i = 0; i < M; ++i) {
+        MHA_UNROLL
+        for (int j = 0; j < N; ++j) pstore(out + i * W + j * L, merged(out + i * W + j * L, j, sums[i][j]));
+      }
+    };
+    if (g.starts)
+      store([](const T*, int, const P& sum) MHA_INLINE_LAMBDA { return sum; });
+    else {
+      P correction[N];
+      MHA_UNROLL
+      for (int j = 0; j < N; ++j) correction[j] = pload<P>(g.correction + j * L);
+      store([&](const T* before, int j, const P& sum)
+                MHA_INLINE_LAMBDA { return pmadd(pload<P>(before), correction[j], sum); });
+    }
   }
 };
 
@@ -385,7 +400,10 @@ class AttendTile {
       for (Index r = 0; r < count; ++r) rows[r] = static_cast<Element*>(tile_.out[first + r]);
       const P normalizer = scores_.normalizer(j);
       const P factor = tile_.has_dropout ? pmul(normalizer, pset1<P>(T(tile_.dropout_factor))) : normalizer;
-      store_transposed<Element>(total_out_ + first, W, factor, rows, count, 0, tile_.value_dim, tile_.out_step);
+      if constexpr (Operands::kJoins && sizeof(Element) < sizeof(T))
+        store_transposed_pairs(total_out_ + first, W, factor, rows, count, tile_.value_dim, tile_.out_step);
+      else
+        store_transposed<Element>(total_out_ + first, W, factor, rows, count, 0, tile_.value_dim, tile_.out_step);
     }
   }
 

@@ -39,13 +39,16 @@ Packet<T> weights_in_place(T* scores, Index first, Index last, const Packet<T>& 
 }
 
 /// The same where operands are of two keys: weights are rounded and go to `weights`, [operand][kWidth]; the sum is
-/// taken before rounding. All partial sums at once, so that the two weights of an operand meet in registers. Calls
-/// beside(piece, pieces) after each kPartialSums keys.
+/// taken before rounding. Calls beside(piece, pieces) between pieces of the work.
+///
+/// Four keys at a time, two operands, by the stages of exp2.hpp. The stages of the next four keys, up to the polynomial,
+/// come in between: a weight is a chain of some 45 cycles, and the processor does not look far enough ahead to find
+/// other work on its own (docs/decisions/0011).
 template <class S, class Beside, class T = Compute<S>>
 MHA_INLINE Packet<T> weights_to_operands(T* scores, typename OperandsOf<S>::Operand* weights, Index first, Index last,
                                          const Packet<T>& highest, const Packet<T>& scale, Beside beside) {
   using P = Packet<T>;
-  constexpr Index W = kWidth<T>;
+  constexpr Index W = kWidth<T>, kHalf = kPartialSums / 2;
   if (first >= last) return pset1<P>(T(0));  // both may lie far outside the block
   constexpr Index kKeys = OperandsOf<S>::kGroup > kPartialSums ? OperandsOf<S>::kGroup : kPartialSums;
   const Index begin = first - first % kKeys, end = last + (kKeys - last % kKeys) % kKeys;
@@ -54,23 +57,48 @@ MHA_INLINE Packet<T> weights_to_operands(T* scores, typename OperandsOf<S>::Oper
   };
   leave_out(begin, first);
   leave_out(last, end);
-  P sums[kPartialSums];
+
+  // The first key of each pass, in the order in which add_partial_sums() adds them. Keys key, key + 1, key + 8 and
+  // key + 9 are computed together.
+  constexpr Index kPasses[] = {0, 4, 2, 6, 6};
+  const auto score = [&](Index key, int i) MHA_INLINE_LAMBDA {
+    return psub(pload<P>(scores + (key + i / 2 * kHalf + i % 2) * W), highest);
+  };
+  Vectors<4> exponent = for_each_vector<4>([&](int i) MHA_INLINE_LAMBDA { return pmul(score(begin, i), scale); });
+  Vectors<4> whole = whole_parts(exponent), fraction = differences(exponent, whole);
+  P even[2], odd[2];  // sums of even and odd keys
   MHA_UNROLL
-  for (P& sum : sums) sum = pset1<P>(T(0));
-  for (Index key = begin; key < end; key += kPartialSums) {
-    const T* const from = scores + key * W;
-    auto* const to = weights + key / 2 * W;
+  for (int pass = 0; pass < 4; ++pass) {
+    P sums[4];
     MHA_UNROLL
-    for (Index i = 0; i < kPartialSums; i += 2) {
-      const P one = weight_of<S>(pmul(psub(pload<P>(from + i * W), highest), scale));
-      const P two = weight_of<S>(pmul(psub(pload<P>(from + (i + 1) * W), highest), scale));
-      ProductsOf<S>::store(to + i / 2 * W, pair_up(one, two));
-      sums[i] = padd(sums[i], one);
-      sums[i + 1] = padd(sums[i + 1], two);
+    for (P& sum : sums) sum = pset1<P>(T(0));
+    for (Index group = begin; group < end; group += kPartialSums) {
+      const Index key = group + kPasses[pass];
+      const Index next = group + kPartialSums < end ? key + kPartialSums : begin + kPasses[pass + 1];
+      Vectors<4> power = coarse_exp2_begin(fraction);
+      Vectors<4> next_exponent = for_each_vector<4>([&](int i) MHA_INLINE_LAMBDA { return score(next, i); });
+      power = coarse_exp2_step<2>(power, fraction);
+      next_exponent = for_each_vector<4>([&](int i) MHA_INLINE_LAMBDA { return pmul(next_exponent.x[i], scale); });
+      power = coarse_exp2_step<3>(power, fraction);
+      const Vectors<4> next_whole = whole_parts(next_exponent);
+      power = coarse_exp2_step<4>(power, fraction);
+      fraction = differences(next_exponent, next_whole);
+      const Vectors<4> weight = for_each_vector<4>(
+          [&](int i) MHA_INLINE_LAMBDA { return scale_by_power(power.x[i], whole.x[i], exponent.x[i]); });
+      exponent = next_exponent;
+      whole = next_whole;
+      MHA_UNROLL
+      for (int i = 0; i < 4; ++i) sums[i] = padd(sums[i], weight.x[i]);
+      MHA_UNROLL
+      for (int i = 0; i < 4; i += 2)
+        ProductsOf<S>::store(weights + (key + i / 2 * kHalf) / 2 * W, pair_up(weight.x[i], weight.x[i + 1]));
     }
-    beside((key - begin) / kPartialSums, (end - begin) / kPartialSums);
+    const P even_sum = padd(sums[0], sums[2]), odd_sum = padd(sums[1], sums[3]);
+    even[pass / 2] = pass % 2 == 0 ? even_sum : padd(even[pass / 2], even_sum);
+    odd[pass / 2] = pass % 2 == 0 ? odd_sum : padd(odd[pass / 2], odd_sum);
+    beside(pass, 4);
   }
-  return add_partial_sums<0, 1>([&](Index i) MHA_INLINE_LAMBDA { return sums[i]; });
+  return padd(padd(even[0], even[1]), padd(odd[0], odd[1]));
 }
 
 }  // namespace

@@ -115,9 +115,7 @@ class KeyValueRows {
       for (Index i = 0; i < keys; ++i)
         convert_row<S>(rows.data + i * rows.row, rows.step, tile_.value_dim, near + i * row);
     else
-      for (Index i = 0; i < keys; i += 2)
-        Operands::join_rows(rows.data + i * rows.row, i + 1 < keys ? rows.data + (i + 1) * rows.row : nullptr,
-                            rows.step, tile_.value_dim, near + i / 2 * row);
+      Operands::join_rows(rows.data, rows.row, rows.step, keys, tile_.value_dim, near, row);
     return {near, row, 1};
   }
   static constexpr Index near_values(Index value_dim) {

@@ -29,7 +29,7 @@
 //   load                kLanes operands of elements that lie next to each other, at any address
 //   load_one            the operand of `left` or more elements, `step` apart; of none, zeros
 //   load_columns        kElements vectors of operands down the columns of kElements rows
-//   join_rows           where kJoins: operands down all columns of two rows, the second one null if there is none
+//   join_rows           where kJoins: operands down the columns of rows, two by two; zeros follow an odd number of rows
 #pragma once
 
 #include "kernels/products/packet_products.hpp"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/vectors/elements.hpp"
+#include "kernels/vectors/transpose.hpp"
 
 namespace mha::MHA_ISA {
 namespace {
@@ -61,6 +62,27 @@ MHA_INLINE Packet<float> pair_up(const Packet<float>& first, const Packet<float>
 #endif
 }
 
+/// store_transposed() of numbers that are rounded to bf16. Two rows of the tile become pairs first: half as much to
+/// transpose, and to store.
+inline void store_transposed_pairs(const float* tile, Index width, const Packet<float>& factor, BFloat16* const* rows,
+                                   Index count, Index columns, Index step) {
+  using P = Packet<float>;
+  constexpr Index L = kLanes<float>;
+  const auto number = [&](Index c)
+                          MHA_INLINE_LAMBDA { return pmadd(pload<P>(tile + c * width), factor, pset1<P>(0.0f)); };
+  Index c = 0;
+  for (; step == 1 && c + 2 * L <= columns; c += 2 * L) {
+    PacketBlock<P, L> block;
+    MHA_UNROLL
+    for (Index r = 0; r < L; ++r) block.packet[r] = pair_up(number(c + 2 * r), number(c + 2 * r + 1));
+    transpose(block);
+    MHA_UNROLL
+    for (Index r = 0; r < L; ++r)
+      if (r < count) __builtin_memcpy(rows[r] + c, &block.packet[r], sizeof(P));
+  }
+  store_transposed<BFloat16>(tile + c * width, width, factor, rows, count, c, columns - c, step);
+}
+
 /// The common part of all kinds of products of pairs: see kinds.hpp.
 struct PairVectors {
   using Operand = Pair;
@@ -107,17 +129,23 @@ struct PairOperands {
   MHA_INLINE static void load_columns(const BFloat16* row, const BFloat16* second, Packet<float>* columns) {
     pair_columns(row, second, columns[0], columns[1]);
   }
-  static void join_rows(const BFloat16* first, const BFloat16* second, Index step, Index columns, Pair* to) {
+  /// Not inlined: in the middle of a kernel the compiler keeps pointers and constants of this loop in memory, and it
+  /// takes twice as long.
+  __attribute__((noinline)) static void join_rows(const BFloat16* from, Index row, Index step, Index rows,
+                                                  Index columns, Pair* to, Index to_row) {
     constexpr Index L = kLanes<float>;
-    Index c = 0;
-    if (step == 1)
-      for (; c + 2 * L <= columns; c += 2 * L) {
+    const Index whole = step == 1 ? columns - columns % (2 * L) : 0;
+    for (Index r = 0; r < rows; r += 2, from += 2 * row, to += to_row) {
+      const bool has_second = r + 1 < rows;
+      const BFloat16* const second = has_second ? from + row : kZeros<BFloat16, 2 * L>;
+      for (Index c = 0; c < whole; c += 2 * L) {
         Packet<float> low, high;
-        pair_columns(first + c, second ? second + c : kZeros<BFloat16, 2 * L>, low, high);
+        pair_columns(from + c, second + (has_second ? c : 0), low, high);
         Products::store(to + c, low);
         Products::store(to + c + L, high);
       }
-    for (; c < columns; ++c) to[c] = {first[c * step], second ? second[c * step] : BFloat16{0}};
+      for (Index c = whole; c < columns; ++c) to[c] = {from[c * step], has_second ? second[c * step] : BFloat16{0}};
+    }
   }
 
  private:

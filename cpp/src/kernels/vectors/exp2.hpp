@@ -63,6 +63,40 @@ MHA_INLINE Packet<float> exp2_of_nonpositive(const Packet<float>& t) { return ex
 constexpr float kCoarseExp2[] = {0x1.3a0512p-7f, 0x1.c9fc68p-5f, 0x1.ec036ep-3f, 0x1.62e12cp-1f, 1.0f};
 MHA_INLINE Packet<float> coarse_exp2_of_nonpositive(const Packet<float>& t) { return exp2_by(kCoarseExp2, t); }
 
+// The same in stages, for several vectors at once: n = whole_parts(t), r = differences(t, n), coarse_exp2_begin(r),
+// coarse_exp2_step<2>() to <4>(), scale_by_power(). A kernel can put other work between the stages.
+template <int kCount>
+struct Vectors {
+  Packet<float> x[kCount];
+};
+template <int kCount, class Of>
+MHA_INLINE Vectors<kCount> for_each_vector(Of of) {
+  Vectors<kCount> result;
+  MHA_UNROLL
+  for (int i = 0; i < kCount; ++i) result.x[i] = of(i);
+  return result;
+}
+template <int kCount>
+MHA_INLINE Vectors<kCount> whole_parts(const Vectors<kCount>& t) {
+  return for_each_vector<kCount>([&](int i) MHA_INLINE_LAMBDA { return print(t.x[i]); });
+}
+template <int kCount>
+MHA_INLINE Vectors<kCount> differences(const Vectors<kCount>& a, const Vectors<kCount>& b) {
+  return for_each_vector<kCount>([&](int i) MHA_INLINE_LAMBDA { return psub(a.x[i], b.x[i]); });
+}
+template <int kStep, int kCount>
+MHA_INLINE Vectors<kCount> coarse_exp2_step(const Vectors<kCount>& p, const Vectors<kCount>& r) {
+  using P = Packet<float>;
+  return for_each_vector<kCount>([&](int i)
+                                     MHA_INLINE_LAMBDA { return pmadd(p.x[i], r.x[i], pset1<P>(kCoarseExp2[kStep])); });
+}
+template <int kCount>
+MHA_INLINE Vectors<kCount> coarse_exp2_begin(const Vectors<kCount>& r) {
+  using P = Packet<float>;
+  return coarse_exp2_step<1>(for_each_vector<kCount>([](int) MHA_INLINE_LAMBDA { return pset1<P>(kCoarseExp2[0]); }),
+                             r);
+}
+
 // Degree 11 in f64: 4.2e-17 with these coefficients.
 constexpr double kExp2OfDouble[] = {0x1.c0638527edf34p-32, 0x1.e605f979c7a5dp-28, 0x1.b54167a0b9061p-24,
                                     0x1.62bfd49ed0adfp-20, 0x1.ffcbee3b0af8cp-17, 0x1.4309130961163p-13,
