@@ -59,7 +59,7 @@ struct AttentionPlan {
   Index farthest_distance;  // distances from minus this one to this one have entries of their own
   Input sinks;              // one for each row; data null: none
   DType sink_dtype;         // the accumulator's type, or the query's
-  bool has_dropout;  // the next three are fields of AttentionTile, too
+  bool has_dropout;         // the next three are fields of AttentionTile, too
   std::uint32_t dropout_below;
   double dropout_factor;
   std::uint64_t dropout_seed;
