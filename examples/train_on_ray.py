@@ -6,7 +6,7 @@ python examples/train_on_ray.py
 import os
 import sys
 
-os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0"}
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 try:
     import ray
