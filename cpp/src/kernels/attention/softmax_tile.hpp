@@ -409,8 +409,12 @@ class SoftmaxTile {
   /// Products become scores. Returns whether some query does not see some key.
   bool modify_scores(const KeyBlock& block, const Segment& segment) {
     if (!block.is_filled && block.has_bits) return hide_keys(block, segment);
-    if ((block.has_bias || block.is_filled) && !segment.is_cut && modify_.is_of_bias_alone())
-      return tile_.is_wide ? add_bias<T>(block, segment) : add_bias<S>(block, segment);
+    if ((block.has_bias || block.is_filled) && !segment.is_cut && modify_.is_of_bias_alone()) {
+      if constexpr (sizeof(S) < sizeof(T)) {
+        if (tile_.is_wide) return add_bias<T>(block, segment);
+      }
+      return add_bias<S>(block, segment);
+    }
     modify(block, segment);
     return block.is_masked;
   }
