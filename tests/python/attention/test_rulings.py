@@ -133,6 +133,41 @@ def test_true_takes_part(isa: str, dtype: Any) -> None:
     assert_same_bits(out[0, 0], call.value[0, 0, [8, 0, 3, 3, 7]])
 
 
+def test_a_boolean_mask_has_the_bits_of_the_same_mask_added(isa: str, dtype: Any) -> None:
+    """Any byte but 0 is True; the last block has 2 keys, and the last tile fewer rows than lanes."""
+    call = make_call(PLAIN, dtype)
+    rng = np.random.default_rng(3)
+    seen = rng.random((2, 2, 70, 130)) < 0.6
+    seen[0, :, :, :64] = False
+    seen[1, :, :, 64:128] = True
+    seen[1, 1, 5] = False
+    bytes_of_mask = np.where(seen, rng.choice([1, 2, 128, 255], seen.shape), 0).astype(np.uint8).view(bool)
+    added = np.where(seen, 0, -np.inf).astype(call.query.dtype)
+    for causal in (False, True):
+        options: dict[str, Any] = {"scale": 1.0, "is_causal": causal, "query_offset": 60, "return_lse": True}
+        results = [
+            scaled_dot_product_attention(call.query, call.key, call.value, mask, **options)
+            for mask in (seen, bytes_of_mask, added, np.asfortranarray(seen))
+        ]
+        for other in results[1:]:
+            for one, two in zip(results[0], other, strict=True):
+                assert_same_bits(one, two)
+
+
+def test_a_nan_that_is_added_shows_no_hidden_value_to_other_rows(isa: str, dtype: Any) -> None:
+    call = make_call(PLAIN, dtype)
+    mask = np.zeros((70, 130), call.query.dtype)
+    mask[:, 7] = -np.inf
+    mask[3, 5] = np.nan
+    want = scaled_dot_product_attention(call.query, call.key, call.value, mask)
+    call.value[:, :, 7] = np.nan
+    got = scaled_dot_product_attention(call.query, call.key, call.value, mask)
+    others = np.arange(70) != 3
+    assert np.isfinite(got[:, :, others].astype(np.float64)).all()
+    assert np.isnan(got[:, :, 3].astype(np.float64)).all()
+    assert_same_bits(got[:, :, others], want[:, :, others])
+
+
 def test_causal_counts_from_the_first_key(isa: str, dtype: Any) -> None:
     # Not from the last: with more keys than queries, row 0 sees key 0 alone.
     call = make_call(Case("aligned", "", H=1, Tq=3, Tk=9, D=8), dtype)

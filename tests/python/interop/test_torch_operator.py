@@ -318,7 +318,7 @@ def test_transforms_of_torch(name: str, capfd: pytest.CaptureFixture[str]) -> No
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 def test_vmap_of_the_operator_has_a_rule_and_gradients(capfd: pytest.CaptureFixture[str]) -> None:
     tensors = _call("none")[0]
-    out, _ = torch.vmap(lambda *x: operators.operator(*x, *[None] * 8, False, 0, *[None] * 4))(*tensors)
+    out, _ = torch.vmap(lambda *x: operators.operator(*x, *[None] * 8, False, 0, *[None] * 3, 0.0, 0, None))(*tensors)
     assert torch.equal(out, torch.vmap(scaled_dot_product_attention)(*tensors))
     found = torch.autograd.grad(out.square().sum(), tensors)
     expected = torch.autograd.grad(scaled_dot_product_attention(*tensors).square().sum(), tensors)

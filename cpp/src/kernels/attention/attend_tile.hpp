@@ -243,7 +243,8 @@ class AttendTile {
     const Index first = block.segments[0].begin;
 
     const Rows<Operand> keys = scores_.begin_block(block);
-    Steps scores(scores_.product(block, keys, one), scores_.source().next_values(first, block.end - first));
+    Steps scores(scores_.product(block, keys, one),
+                 scores_.with_next_mask(scores_.source().next_values(first, block.end - first), block));
     values_ = scores_.source().value_operands(first, block.end, near_values_, beside(scores));
     scores.finish();
     bool hides = scores_.finish_scores(block, one);

@@ -17,11 +17,19 @@ struct Segment {
 
 struct KeyBlock {
   Index begin, end;
-  bool has_bias;   // mask entries are to be applied
+  bool has_bits;   // boolean masks are to be applied
+  bool has_bias;   // an attn_mask is to be added
+  bool is_filled;  // what both come to has been written as biases
   bool is_masked;  // some query does not see some key
   bool begins_span;
   int segment_count;
   Segment segments[2 * kVectors + 1];
+
+  bool is_cut() const {
+    for (int i = 0; i < segment_count; ++i)
+      if (segments[i].is_cut) return true;
+    return false;
+  }
 };
 
 /// The bounds of the queries of a tile, vector by vector.
@@ -62,7 +70,7 @@ class KeyBlocks {
   MHA_INLINE void for_each(const KeyValueRows<S>& source, Visitor visit) const {
     for (Index begin = begin_; begin < end_;) {
       const Index edge = (begin / kKeyBlock + 1) * kKeyBlock;
-      KeyBlock block{begin - begin % kKeyBlock, edge < end_ ? edge : end_, false, false, false, 0, {}};
+      KeyBlock block{begin - begin % kKeyBlock, edge < end_ ? edge : end_, false, false, false, false, false, 0, {}};
       if (source.is_seen(block.begin)) visit(block, begin);
       begin = block.end;
     }
@@ -99,7 +107,8 @@ class KeyBlocks {
   }
   Index last_in(const KeyBlock& block, int j) const { return any_last_[j] < block.end ? any_last_[j] : block.end; }
 
-  /// Where the keys that some row sees end.
+  /// Where the keys that some row sees begin and end.
+  Index begin() const { return begin_; }
   Index end() const { return end_; }
 
  private:

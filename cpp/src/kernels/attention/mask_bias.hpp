@@ -1,7 +1,7 @@
 // Masks that are arrays, for one block of keys: attn_mask, boolean or added to the scores, key_mask, and block masks
-// that are not the same for all rows. They become a bias for each (key, query): 0, the entry of the mask, or minus
-// infinity where the key is masked. A block mask that is the same for all rows needs no bias: the whole block is
-// skipped, or not.
+// that are not the same for all rows. The boolean ones become one bit for each (query, key), and an attn_mask that is
+// added a bias for each (key, query): its entry, or minus infinity where the key is masked. A block mask that is the
+// same for all rows needs neither: the whole block is skipped, or not.
 #pragma once
 
 #include <stdint.h>
@@ -9,6 +9,7 @@
 #include "kernels/kernel_table.hpp"
 #include "kernels/products/packet_products.hpp"
 #include "kernels/products/strips.hpp"
+#include "kernels/vectors/lane_bits.hpp"
 #include "kernels/vectors/transpose.hpp"
 
 namespace mha::MHA_ISA {
@@ -23,21 +24,12 @@ MHA_INLINE bool hides_block(const AttentionTile& tile, Index r, Index begin) {
   return tile.block_masks_differ && !tile.block_mask[r][begin / kKeyBlock * tile.block_mask_step];
 }
 
-/// Reads `size` entries of a boolean mask: clears `all` if one of them is false, sets `any` if one of them is true.
-MHA_INLINE void look_at_mask(const unsigned char* mask, Index size, Index step, bool& all, bool& any) {
-  Index i = 0;
-  if (step == 1)
-    for (; i + 8 <= size; i += 8) {
-      uint64_t eight;
-      __builtin_memcpy(&eight, mask + i, 8);
-      // NumPy writes 1 for true. Other values only make the block look masked, with the same results.
-      all &= eight == 0x0101010101010101u;
-      any |= eight != 0;
-    }
-  for (; i < size; ++i) {
-    all &= mask[i * step] != 0;
-    any |= mask[i * step] != 0;
-  }
+/// The rows of an attn_mask of type M in vector j of queries.
+template <class M>
+MHA_INLINE void mask_rows(const AttentionTile& tile, int j, const M** rows) {
+  constexpr Index L = kLanes<Compute<M>>;
+  for (Index r = 0; r < L; ++r)
+    rows[r] = static_cast<const M*>(tile.attn_mask[j * L + r < tile.rows ? j * L + r : tile.rows - 1]);
 }
 
 /// Entries of type M of an attn_mask that is added, for the keys [begin, begin + size), transposed to [key][query].
@@ -46,102 +38,158 @@ void load_bias_transposed(const AttentionTile& tile, Index begin, Index size, in
   constexpr Index L = kLanes<Compute<M>>;
   for (int j = 0; j < vectors; ++j) {
     const M* rows[L];
-    for (Index r = 0; r < L; ++r) {
-      const Index row = j * L + r < tile.rows ? j * L + r : tile.rows - 1;
-      rows[r] = static_cast<const M*>(tile.attn_mask[row]);
-    }
+    mask_rows(tile, j, rows);
     load_transposed<NumberOperands<M>>(rows, begin, size, tile.attn_mask_step, bias + j * L, kWidth<Compute<M>>);
   }
 }
 
-/// Asks for the entries of an attn_mask for the block of keys that begins at `begin`, if one does: a block of them is 4
-/// KB of f32 in rows far from each other, and arrives while the products of the block before are computed.
-template <class S>
-void prefetch_mask(const AttentionTile& tile, Index begin, Index end) {
-  if (!tile.attn_mask[0] || tile.attn_mask_step != 1 || begin >= end) return;
-  const Index size = tile.attn_mask_is_boolean ? 1 : Index(tile.is_wide ? sizeof(Compute<S>) : sizeof(S));
-  const Index bytes = (end - begin < kKeyBlock ? end - begin : kKeyBlock) * size;
-  for (int r = 0; r < tile.rows; ++r)
-    Upcoming{static_cast<const char*>(tile.attn_mask[r]) + begin * size, 0, 1, bytes}.prefetch(0, 1);
-}
-
-/// Masks `size` keys for the rows that a block mask hides their block from. `bias` is filled, or not yet: `is_filled`.
-/// Returns whether it is now.
+/// Adds biases to scores: minus infinity where the bias is, whatever the score is.
 template <class T>
-__attribute__((noinline)) bool hide_block_from_rows(const AttentionTile& tile, Index begin, Index size, int vectors,
-                                                    T* bias, bool is_filled) {
-  constexpr Index L = kLanes<T>, W = kWidth<T>;
-  bool is_hidden[W], any_hidden = false;
-  for (Index r = 0; r < vectors * L; ++r)
-    any_hidden |= is_hidden[r] = hides_block(tile, r < tile.rows ? r : tile.rows - 1, begin);
-  if (!any_hidden) return is_filled;
-  for (Index i = 0; i < size; ++i)
-    for (Index r = 0; r < vectors * L; ++r)
-      if (is_hidden[r] || !is_filled) bias[i * W + r] = is_hidden[r] ? -kInfinity<T> : T(0);
-  return true;
-}
-
-/// Fills the biases of the keys [begin, end), transposed to [key][kWidth]: 0 or the entry of the mask where a key is
-/// visible, minus infinity where it is masked. Returns whether there is anything to apply: where boolean masks leave
-/// all keys of the block visible there is not, and `bias` is not filled. Clears `any_visible` if no key is visible.
-template <class S>
-bool fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int vectors, Compute<S>* bias,
-                          bool& any_visible) {
-  using T = Compute<S>;
+class BiasSum {
+ public:
   using P = Packet<T>;
-  constexpr Index L = kLanes<T>, W = kWidth<T>;
-  constexpr T kMasked = -kInfinity<T>;
-  const Index size = end - begin;
-  bool any_masked = false;
-  if (tile.attn_mask[0] && tile.attn_mask_is_boolean) {
-    bool all_visible = true;
-    any_visible = false;
-    const unsigned char* masks[W];
-    for (int j = 0; j < vectors; ++j)
-      for (Index r = j * L; r < (j + 1) * L; ++r) {
-        const Index row = r < tile.rows ? r : tile.rows - 1;
-        masks[r] = static_cast<const unsigned char*>(tile.attn_mask[row]) + begin * tile.attn_mask_step;
-        look_at_mask(masks[r], size, tile.attn_mask_step, all_visible, any_visible);
-      }
-    any_masked = !all_visible;
-    for (int j = 0; j < vectors && any_masked; ++j) {
-      alignas(kVectorBytes) T lines[L][kKeyBlock];
-      const T* rows[L];
-      for (Index r = 0; r < L; ++r) {
-        const unsigned char* mask = masks[j * L + r];
-        if (tile.attn_mask_step == 1)  // whole vectors at a time
-          for (Index i = 0; i < size; ++i) lines[r][i] = mask[i] ? T(0) : kMasked;
-        else
-          for (Index i = 0; i < size; ++i) lines[r][i] = mask[i * tile.attn_mask_step] ? T(0) : kMasked;
-        rows[r] = lines[r];
-      }
-      load_transposed<NumberOperands<T>>(rows, 0, size, 1, bias + j * L, W);
-    }
-  } else if (tile.attn_mask[0]) {
-    any_masked = true;
-    if (tile.is_wide)
-      load_bias_transposed<T>(tile, begin, size, vectors, bias);
-    else
-      load_bias_transposed<S>(tile, begin, size, vectors, bias);
-  }
 
-  if (tile.key_mask && any_visible) {
-    const unsigned char* mask = tile.key_mask + begin * tile.key_mask_step;
-    bool all_visible = true;
-    any_visible = false;
-    look_at_mask(mask, size, tile.key_mask_step, all_visible, any_visible);
-    for (Index i = 0; i < size && !all_visible; ++i) {
-      const bool visible = mask[i * tile.key_mask_step];
-      if (visible && any_masked) continue;  // keeps the entry of attn_mask
-      for (int j = 0; j < vectors; ++j) pstore(bias + i * W + j * L, pset1<P>(visible ? T(0) : kMasked));
-    }
-    any_masked |= !all_visible;
+  MHA_INLINE P operator()(const P& score, const P& bias) {
+    const P hidden = pset1<P>(-kInfinity<T>), is_hidden = pcmp_eq(bias, hidden);
+    any_ = por(any_, is_hidden);
+    return pselect(is_hidden, hidden, padd(score, bias));
   }
-  if (tile.block_masks_differ && any_visible) return hide_block_from_rows(tile, begin, size, vectors, bias, any_masked);
-  return any_masked;
+  /// Whether a bias so far was minus infinity.
+  bool has_hidden() const { return predux_max(pand(any_, pset1<P>(T(1)))) != T(0); }
+
+ private:
+  P any_ = pset1<P>(T(0));
+};
+
+#ifdef EIGEN_VECTORIZE_AVX512
+/// The same by registers of masks: Eigen would turn each comparison into a vector and back.
+template <>
+class BiasSum<float> {
+ public:
+  MHA_INLINE __m512 operator()(const __m512& score, const __m512& bias) {
+    const __m512 hidden = _mm512_set1_ps(-kInfinity<float>);
+    lowest_ = _mm512_min_ps(bias, lowest_);  // without NaN
+    return _mm512_mask_add_ps(hidden, _mm512_cmp_ps_mask(bias, hidden, _CMP_NEQ_UQ), score, bias);
+  }
+  bool has_hidden() const { return predux_min(lowest_) == -kInfinity<float>; }
+
+ private:
+  __m512 lowest_ = _mm512_setzero_ps();
+};
+#endif
+
+/// `upcoming`, and the entries of an attn_mask for up to kKeyBlock of the keys [begin, end) in all rows of the tile:
+/// lines of memory far from each other.
+template <class S>
+MHA_INLINE Upcoming with_mask(Upcoming upcoming, const AttentionTile& tile, Index begin, Index end) {
+  if (!tile.attn_mask[0] || tile.attn_mask_step != 1 || begin >= end) return upcoming;
+  const Index size = tile.attn_mask_is_boolean ? 1 : Index(tile.is_wide ? sizeof(Compute<S>) : sizeof(S));
+  upcoming.lone_rows = tile.attn_mask;
+  upcoming.lone_count = tile.rows;
+  upcoming.offset = begin * size;
+  upcoming.lone_bytes = (end - begin < kKeyBlock ? end - begin : kKeyBlock) * size;
+  return upcoming;
 }
 
-/// The same for decode: [query][key], rows `row` elements apart, always filled. Returns whether any key is visible.
+/// The keys of a block that the rows of a tile see as far as boolean masks tell.
+template <class T>
+class VisibleKeys {
+ public:
+  static constexpr Index L = kLanes<T>, W = kWidth<T>;
+  static_assert(kKeyBlock == 64);  // bits of a lane
+
+  /// Reads the masks of the keys [begin, end) for `vectors` vectors of rows.
+  __attribute__((noinline)) void read(const AttentionTile& tile, Index begin, Index end, int vectors) {
+    const bool differ = tile.attn_mask[0] && tile.attn_mask_is_boolean;
+    are_all_ = !differ && !tile.key_mask && !tile.block_masks_differ;
+    are_none_ = false;
+    if (are_all_) return;
+    const Index size = end - begin, step = tile.attn_mask_step, count = vectors * L;
+    alignas(kVectorBytes) uint64_t rows[W];
+    if (differ)
+      for (Index r = 0; r < tile.rows; ++r)
+        rows[r] = bits_of(static_cast<const unsigned char*>(tile.attn_mask[r]) + begin * step, size, step);
+    else
+      for (Index r = 0; r < tile.rows; ++r) rows[r] = up_to(size);
+    for (Index r = 0; tile.block_masks_differ && r < tile.rows; ++r)
+      if (hides_block(tile, r, begin)) rows[r] = 0;
+    for (Index r = tile.rows; r < count; ++r) rows[r] = rows[tile.rows - 1];
+    const uint64_t of_keys =
+        tile.key_mask ? bits_of(tile.key_mask + begin * tile.key_mask_step, size, tile.key_mask_step) : up_to(size);
+    uint64_t all = of_keys, any = 0;
+    for (Index r = 0; r < count; ++r) {
+      const uint64_t bits = rows[r] & of_keys;
+      all &= bits;
+      any |= bits;
+      bits_.set(r, bits);
+    }
+    are_all_ = all == up_to(size);
+    are_none_ = any == 0;
+  }
+
+  bool are_all() const { return are_all_; }
+  bool are_none() const { return are_none_; }
+
+  /// Whether the rows in `vectors` vectors of lanes from `lane` on see all keys [first, last) of the block.
+  bool are_all(Index lane, int vectors, Index first, Index last) const {
+    uint64_t all = ~uint64_t{0};
+    for (Index r = lane; r < lane + vectors * L; ++r) all &= bits_.of(r);
+    return (~all & up_to(last) & ~up_to(first)) == 0;
+  }
+
+  /// Minus infinity takes the place of the scores [key][kWidth] of hidden keys. `highest`: of each lane, raised by the
+  /// scores of the others.
+  template <int N>
+  MHA_INLINE void hide(Index lane, Index first, Index last, T* scores, T* highest) const {
+    using P = Packet<T>;
+    const P zero = pset1<P>(T(0)), hidden = pset1<P>(-kInfinity<T>);
+    P most[N];
+    MHA_UNROLL
+    for (Index n = 0; n < N; ++n) most[n] = pload<P>(highest + lane + n * L);
+    bits_.template for_each<N>(lane, first, last, [&](Index i, auto select) MHA_INLINE_LAMBDA {
+      MHA_UNROLL
+      for (Index n = 0; n < N; ++n) {
+        T* const s = scores + i * W + lane + n * L;
+        const P score = select(n, padd(pload<P>(s), zero), hidden);
+        pstore(s, score);
+        most[n] = pmax(most[n], score);
+      }
+    });
+    MHA_UNROLL
+    for (Index n = 0; n < N; ++n) pstore(highest + lane + n * L, most[n]);
+  }
+
+  /// As biases of the keys [0, size) of a block: minus infinity for a hidden key, 0 for others, or what `bias` has
+  /// already if it `is_filled`.
+  __attribute__((noinline)) void write_bias(Index size, int vectors, T* bias, bool is_filled) const {
+    using P = Packet<T>;
+    const P zero = pset1<P>(T(0)), hidden = pset1<P>(-kInfinity<T>);
+    for (Index lane = 0; lane < vectors * L; lane += L)
+      bits_.template for_each<1>(lane, 0, size, [&](Index i, auto select) MHA_INLINE_LAMBDA {
+        T* const at = bias + i * W + lane;
+        pstore(at, select(0, is_filled ? pload<P>(at) : zero, hidden));
+      });
+  }
+
+ private:
+  /// The bits below `size`.
+  static uint64_t up_to(Index size) { return size == 0 ? 0 : ~uint64_t{0} >> (64 - size); }
+
+  LaneBits<T, W> bits_;
+  bool are_all_ = true, are_none_ = false;
+};
+
+/// Fills the biases of an attn_mask that is added, for the keys [begin, end), transposed to [key][kWidth].
+template <class S>
+void fill_bias_transposed(const AttentionTile& tile, Index begin, Index end, int vectors, Compute<S>* bias) {
+  if (tile.is_wide)
+    load_bias_transposed<Compute<S>>(tile, begin, end - begin, vectors, bias);
+  else
+    load_bias_transposed<S>(tile, begin, end - begin, vectors, bias);
+}
+
+/// Fills the biases of all masks for decode: [query][key], rows `row` elements apart; 0 or the entry of the mask where
+/// a key is visible, minus infinity where it is masked. Returns whether any key is visible.
 template <class S>
 bool fill_bias_rows(const AttentionTile& tile, Index begin, Index end, Compute<S>* bias, Index row) {
   using T = Compute<S>;

@@ -83,6 +83,8 @@ class SoftmaxTile {
     position_bias_ = PositionBiasBlock<T>(take(kKeyBlock));
     near_keys_ = reinterpret_cast<Operand*>(scratch);
 
+    if (tile.attn_mask_is_boolean)
+      with_mask<S>({}, tile, blocks_.begin() - blocks_.begin() % kKeyBlock, blocks_.end()).prefetch_share(0, 1, 1);
     pack_queries<S>(tile, queries_);
     clear_sums();
   }
@@ -118,7 +120,7 @@ class SoftmaxTile {
       const Index keys = segment.end - segment.begin;
       score_segment<Products>(segment.vectors, keys, segment.first_vector * L,
                               arguments(block, segment, rows, segment.modified ? unused : block_max_),
-                              next_values(segment));
+                              i == 0 ? with_next_mask(next_values(segment), block) : next_values(segment));
       if (segment.modified) hides |= modify_scores(block, segment);
     }
     return hides;
@@ -328,11 +330,14 @@ class SoftmaxTile {
   /// Which keys of a masked block are masked, [key][kWidth], all bits set where they are. The score does not tell,
   /// since a visible key may have minus infinity, too. Overwrites the biases, so call it after score().
   const T* mark_masked(const KeyBlock& block) {
+    if (!block.is_filled) fill_bias(block);
+    if (!fills_lanes(block)) fill_lanes(block);
+    const bool has_bias = block.has_bits || block.has_bias;
     for (int j = 0; j < vectors_; ++j) {
       const P first = pload<P>(first_ + j * L), last = pload<P>(last_ + j * L);
       for (Index i = 0; i < block.end - block.begin; ++i) {
         T* const bias = bias_ + i * W + j * L;
-        const P visible = modify_.visible(pset1<P>(T(i)), first, last, block.has_bias ? bias : nullptr);
+        const P visible = modify_.visible(pset1<P>(T(i)), first, last, has_bias ? bias : nullptr);
         pstore(bias, pandnot(ptrue(visible), visible));
       }
     }
@@ -351,6 +356,12 @@ class SoftmaxTile {
   /// The memory to prefetch while the keys of a segment are multiplied: its values.
   Upcoming next_values(const Segment& segment) const {
     return source_.next_values(segment.begin, segment.end - segment.begin);
+  }
+  /// `upcoming`, and the entries of an attn_mask that are read next: those that are added to the scores of this block,
+  /// or those that the next block begins with.
+  Upcoming with_next_mask(const Upcoming& upcoming, const KeyBlock& block) const {
+    if (block.has_bias && !block.is_filled) return with_mask<S>(upcoming, tile_, block.begin, block.end);
+    return with_mask<S>(upcoming, tile_, block.end, blocks_.end());
   }
   /// The memory to prefetch while the values of this block are multiplied: the keys of the next visible block.
   Upcoming next_keys(const KeyBlock& block) const {
@@ -397,14 +408,24 @@ class SoftmaxTile {
 
   /// Products become scores. Returns whether some query does not see some key.
   bool modify_scores(const KeyBlock& block, const Segment& segment) {
-    if (block.has_bias && !segment.is_cut && modify_.is_of_bias_alone()) return add_bias(block, segment);
+    if (!block.is_filled && block.has_bits) return hide_keys(block, segment);
+    if ((block.has_bias || block.is_filled) && !segment.is_cut && modify_.is_of_bias_alone()) {
+      if constexpr (sizeof(S) < sizeof(T)) {
+        if (tile_.is_wide) return add_bias<T>(block, segment);
+      }
+      return add_bias<S>(block, segment);
+    }
     modify(block, segment);
     return block.is_masked;
   }
 
   bool plan_block(KeyBlock& block, Index begin);
   void modify(const KeyBlock& block, const Segment& segment);
+  bool hide_keys(const KeyBlock& block, const Segment& segment);
+  template <class M>
   bool add_bias(const KeyBlock& block, const Segment& segment);
+  bool fills_lanes(const KeyBlock& block) const;
+  void fill_bias(const KeyBlock& block);
   void fill_lanes(const KeyBlock& block);
 
   const AttentionTile& tile_;
@@ -419,21 +440,37 @@ class SoftmaxTile {
   T *scores_, *bias_, *row_max_, *row_sum_, *correction_, *block_max_, *first_, *last_, *slope_, *position_;
   T *total_max_, *total_sum_, *older_, *recent_;
   PositionBiasBlock<T> position_bias_{nullptr};
+  VisibleKeys<T> visible_;
 };
 
 /// Reads the masks of the block and cuts it into segments. Returns whether any query sees any key of it.
 template <class S>
 bool SoftmaxTile<S>::plan_block(KeyBlock& block, Index begin) {
   if (has_mask_arrays(tile_)) {
-    bool any_visible = true;
-    block.has_bias = block.is_masked =
-        fill_bias_transposed<S>(tile_, block.begin, block.end, vectors_, bias_, any_visible);
-    prefetch_mask<S>(tile_, block.end, blocks_.end());
-    if (!any_visible) return false;
+    visible_.read(tile_, block.begin, block.end, vectors_);
+    if (visible_.are_none()) return false;
+    block.has_bits = !visible_.are_all();
+    block.has_bias = tile_.attn_mask[0] && !tile_.attn_mask_is_boolean;
+    block.is_masked = block.has_bits || block.has_bias;
   }
-  blocks_.cut(block, begin, scale_.comes_first || block.has_bias);
-  if (block.is_masked || scale_.comes_first) fill_lanes(block);
+  blocks_.cut(block, begin, scale_.comes_first || block.has_bits || block.has_bias);
+  if (block.has_bits || block.has_bias) block.is_filled = fills_lanes(block) || (block.has_bits && scale_.comes_first);
+  if (block.is_filled) fill_bias(block);
+  if (fills_lanes(block)) fill_lanes(block);
   return block.segment_count > 0;
+}
+
+/// Whether modify() is to be called.
+template <class S>
+bool SoftmaxTile<S>::fills_lanes(const KeyBlock& block) const {
+  return block.is_cut() || (scale_.comes_first && !((block.has_bits || block.has_bias) && modify_.is_of_bias_alone()));
+}
+
+/// Writes all mask arrays as biases.
+template <class S>
+void SoftmaxTile<S>::fill_bias(const KeyBlock& block) {
+  if (block.has_bias) fill_bias_transposed<S>(tile_, block.begin, block.end, vectors_, bias_);
+  if (block.has_bits) visible_.write_bias(block.end - block.begin, vectors_, bias_, block.has_bias);
 }
 
 /// Modifies the scores of a segment in place and updates block_max_. The products are still in level 1, so this pass
@@ -449,7 +486,7 @@ void SoftmaxTile<S>::modify(const KeyBlock& block, const Segment& segment) {
     P highest = pload<P>(block_max_ + lane);
     for (Index i = segment.begin - block.begin; i < segment.end - block.begin; ++i) {
       T* s = scores_ + i * W + lane;
-      const T* bias = block.has_bias ? bias_ + i * W + lane : nullptr;
+      const T* bias = block.is_filled ? bias_ + i * W + lane : nullptr;
       const P key = pset1<P>(T(i)), visible = modify_.visible(key, first, last, bias);
       const P position_bias = has_position_bias ? ploadu<P>(position_bias_.of_key(i) + lane) : zero;
       const P score = modify_(pload<P>(s), key, visible, slope, position, position_bias, bias);
@@ -460,23 +497,52 @@ void SoftmaxTile<S>::modify(const KeyBlock& block, const Segment& segment) {
   }
 }
 
-/// modify() where a mask is all there is, and no bound: half of the work. Returns whether it hides some key.
+/// modify() where boolean masks are all there is. Returns whether they hide some key.
 template <class S>
+bool SoftmaxTile<S>::hide_keys(const KeyBlock& block, const Segment& segment) {
+  const Index first = segment.begin - block.begin, last = segment.end - block.begin, lane = segment.first_vector * L;
+  if (segment.vectors == kVectors)
+    visible_.template hide<kVectors>(0, first, last, scores_, block_max_);
+  else
+    for (Index j = 0; j < segment.vectors; ++j)
+      visible_.template hide<1>(lane + j * L, first, last, scores_, block_max_);
+  return !visible_.are_all(lane, segment.vectors, first, last);
+}
+
+/// modify() where an attn_mask to be added is all there is, and no bound: half of the work. Entries that have not been
+/// written as biases are transposed here, in registers. Returns whether it hides some key.
+template <class S>
+template <class M>
 bool SoftmaxTile<S>::add_bias(const KeyBlock& block, const Segment& segment) {
-  P hidden = pset1<P>(T(0));
-  for (Index lane = segment.first_vector * L; lane < (segment.first_vector + segment.vectors) * L; lane += L) {
-    P highest = pload<P>(block_max_ + lane);
-    for (Index i = segment.begin - block.begin; i < segment.end - block.begin; ++i) {
-      T* const s = scores_ + i * W + lane;
-      const P bias = pload<P>(bias_ + i * W + lane), is_hidden = pcmp_eq(bias, modify_.minus_infinity);
-      const P score = pselect(is_hidden, bias, padd(pmul(pload<P>(s), modify_.scale), bias));
+  using Load = NumberOperands<M>;
+  BiasSum<T> sum;
+  for (int j = segment.first_vector; j < segment.first_vector + segment.vectors; ++j) {
+    P highest = pload<P>(block_max_ + j * L);
+    const auto add = [&](Index i, const P& bias) MHA_INLINE_LAMBDA {
+      T* const s = scores_ + i * W + j * L;
+      const P score = sum(pmul(pload<P>(s), modify_.scale), bias);
       pstore(s, score);
       highest = pmax(highest, score);
-      hidden = por(hidden, is_hidden);
+    };
+    Index i = segment.begin - block.begin;
+    const Index last = segment.end - block.begin;
+    if (!block.is_filled) {
+      const M* rows[L];
+      mask_rows(tile_, j, rows);
+      for (; i + L <= last && tile_.attn_mask_step == 1; i += L) {
+        PacketBlock<P, L> keys;
+        MHA_UNROLL
+        for (Index r = 0; r < L; ++r) keys.packet[r] = Load::load(rows[r] + block.begin + i);
+        transpose(keys);
+        MHA_UNROLL
+        for (Index k = 0; k < L; ++k) add(i + k, keys.packet[k]);
+      }
+      load_transposed<Load>(rows, block.begin + i, last - i, tile_.attn_mask_step, bias_ + i * W + j * L, W);
     }
-    pstore(block_max_ + lane, highest);
+    for (; i < last; ++i) add(i, pload<P>(bias_ + i * W + j * L));
+    pstore(block_max_ + j * L, highest);
   }
-  return predux_max(pand(hidden, pset1<P>(T(1)))) != T(0);
+  return sum.has_hidden();
 }
 
 /// Fills the arguments of modify() for each lane: bounds and positions, from the begin of the block, and position

@@ -17,8 +17,21 @@ constexpr int kRowVectors = kPanelBytes / (kLanes<float> * 4) < 8 ? int(kPanelBy
 struct Upcoming {
   const void* data = nullptr;
   Index row = 0, rows = 0, bytes = 0;  // bytes between rows; number; bytes of each
+  // Then rows at addresses of their own: `lone_bytes` of each from byte `offset` on.
+  const void* const* lone_rows = nullptr;
+  Index lone_count = 0, offset = 0, lone_bytes = 0;
 
-  void prefetch(Index from, Index to) const {
+  // In line: GCC 12 finds that a function which only prefetches has no effects, and drops the calls of it.
+
+  /// The share of the steps [from, to) of `steps`.
+  MHA_INLINE void prefetch_share(Index from, Index to, Index steps) const {
+    if (rows > 0) prefetch(rows * from / steps, rows * to / steps);
+    if (lone_count == 0) return;
+    for (Index r = lone_count * from / steps; r < lone_count * to / steps; ++r)
+      for (Index at = offset; at < offset + lone_bytes; at += 64)
+        __builtin_prefetch(static_cast<const char*>(lone_rows[r]) + at);
+  }
+  MHA_INLINE void prefetch(Index from, Index to) const {
     for (Index r = from; r < to; ++r)
       for (Index at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(data) + r * row + at);
   }
@@ -57,7 +70,7 @@ struct StripTable {
     const Index count = (rows + Tile::rows(n) - 1) / Tile::rows(n), least = rows / count, higher = rows % count;
     for (Index strip = 0, row = 0; strip < count; ++strip) {
       const Index height = least + (strip < higher);
-      if (upcoming.rows > 0) upcoming.prefetch(upcoming.rows * strip / count, upcoming.rows * (strip + 1) / count);
+      upcoming.prefetch_share(strip, strip + 1, count);
       (strip == 0 && first && n <= kVectors ? first : strips)[n - 1][height - 1](arguments, row);
       after(row, height);
       row += height;

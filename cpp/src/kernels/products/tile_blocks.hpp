@@ -125,8 +125,7 @@ class TileSteps {
   }
 
   MHA_INLINE void begin_rows() {
-    if (upcoming_.rows > 0)
-      upcoming_.prefetch(upcoming_.rows * rows_.first[0] / block_.rows, upcoming_.rows * rows_.end() / block_.rows);
+    upcoming_.prefetch_share(rows_.first[0], rows_.end(), block_.rows);
     if (!block_.adds) {
       Tiles::zero<0>();
       if (block_.has_two_columns) Tiles::zero<1>();

@@ -39,7 +39,7 @@ class NormGradient {
   /// Rows at a time: the sums of one are added up while vectors of the next are read.
   static constexpr int kRows = 4;
 
-  /// With z = scale x, the normal row is n = (z - mean) r + shift, and dx = g slope + offset - n product.
+  /// With z = scale x, the normal row is n = (z - mean) r + shift, and dx = (g + offset + n product) slope.
   struct Row {
     const S *x, *dout;
     S* dx;
@@ -131,8 +131,8 @@ class NormGradient {
     row.r = T(root);
     row.shift = T(-left * root);
     row.slope = T(slope);
-    row.offset = T(-means.g * slope);
-    row.product = T((means.products - left * means.g) * root * slope);
+    row.offset = T(-means.g);
+    row.product = T(-(means.products - left * means.g) * root);
     return scale != 1;
   }
 
@@ -158,8 +158,8 @@ class NormGradient {
         const P d = vectors.load(row.dout + column, lanes);
         const P normal = pmadd(psub(z, pset1<P>(row.mean)), pset1<P>(row.r), pset1<P>(row.shift));
         if (has_dx) {
-          const P g = pmadd(pmul(d, factor), pset1<P>(row.slope), pset1<P>(row.offset));
-          vectors.store(row.dx + column, psub(g, pmul(normal, pset1<P>(row.product))), lanes);
+          const P g = pmadd(d, factor, pset1<P>(row.offset));
+          vectors.store(row.dx + column, pmul(pmadd(normal, pset1<P>(row.product), g), pset1<P>(row.slope)), lanes);
         }
         of_weight = pmadd(d, normal, of_weight);
         of_bias = padd(d, of_bias);

@@ -71,7 +71,7 @@ def attention(
     if softcap is not None:
         options["softcap"] = softcap
     if dropout:
-        options["dropout_p"], options["dropout_seed"] = dropout, int(torch.randint(2**62, ()))
+        options |= _dropout(dropout)
     if by_operator:
         options = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
         recorded: Any = recorded_attention(query, key, value, **options)
@@ -95,6 +95,11 @@ def _refuse_unread(given: dict[str, Any]) -> None:
     for name, value in given.items():
         if value is not None:
             raise RuntimeError(f'{_NAME}: the argument {name} is not computed; use attn_implementation="eager"')
+
+
+def _dropout(probability: float) -> dict[str, Any]:
+    """Return the options of dropout for one call: the generator of torch draws its seed."""
+    return {"dropout_p": probability, "dropout_seed": int(torch.randint(2**62, ()))}
 
 
 def _sinks(sinks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
