@@ -74,7 +74,7 @@ def describe_heads(when):
     for i, layer in enumerate(weights):  # [B, H, T, T]
         distance = (layer * back).sum(-1).mean((0, 2))
         entropy = -(layer * np.log(np.maximum(layer, 1e-30))).sum(-1).mean((0, 2))
-        print(f"  layer {i} ", *(f"{d:6.1f} {e:4.1f} " for d, e in zip(distance, entropy, strict=True)))
+        print(f"  layer {i} ", *(f"{d:7.1f} {e:4.1f}" for d, e in zip(distance, entropy, strict=True)))
 
 
 def sample(prompt, count=300):
