@@ -3,7 +3,7 @@
     python examples/train_characters.py [STEPS]
 
 The text is "The Rime of the Ancient Mariner" by Samuel Taylor Coleridge (1834, public domain). Its last tenth is held
-out, and the weights with the smallest loss there are kept. STEPS is 200; try 1000, which takes a minute on two cores.
+out, and the weights with the smallest loss there are kept. STEPS is 150; try 1000, which takes a minute on two cores.
 """
 
 import sys
@@ -17,7 +17,7 @@ import mha_native as mha
 LAYERS, E, H, F = 3, 128, 4, 512
 T, BATCH = 96, 16  # characters of a sequence, and sequences of a step
 NOISE = 0.15  # part of the characters that are replaced in the input, against learning by heart
-steps = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+steps = int(sys.argv[1]) if len(sys.argv) > 1 else 150
 
 text = Path(__file__).with_name("ancient_mariner.txt").read_text(encoding="utf-8")
 characters = sorted(set(text))
