@@ -14,7 +14,7 @@ from .attention import (
     scaled_dot_product_attention_varlen,
     visible_keys,
 )
-from .dropout import dropout_factors, philox
+from .dropout import dropout_factors
 from .gradients import activation_gradient, cross_entropy, embedding_gradient, layer_norm_gradient, rms_norm_gradient
 from .norms import layer_norm, rms_norm
 from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, linear, linear_gradient
@@ -38,7 +38,6 @@ __all__ = [
     "linear",
     "linear_gradient",
     "multi_head_attention",
-    "philox",
     "rms_norm",
     "rms_norm_gradient",
     "rotate",

@@ -16,7 +16,7 @@ from matrix import ALL, WIDE, matrix, nightly
 from tolerance import assert_close, assert_same_bits
 
 from mha_native import MultiHeadAttention, attention_weights, reference, scaled_dot_product_attention
-from mha_native.functions.options import KEYWORD_OPTIONS
+from mha_native.functions.options import FUNCTION_OPTIONS, KEYWORD_OPTIONS
 
 pytestmark = matrix(dtype=ALL)
 
@@ -406,10 +406,12 @@ def test_signatures_list_every_option_and_none_is_the_default() -> None:
     x = np.random.default_rng(0).standard_normal((4, 6), dtype=np.float32)
     layer = MultiHeadAttention(6, 2, seed=0)
     listed = inspect.signature(scaled_dot_product_attention).parameters
+    of_functions = FUNCTION_OPTIONS - {"attn_mask"}
     options = dict.fromkeys(KEYWORD_OPTIONS - {"is_causal"})
-    assert listed.keys() - {"query", "key", "value", "attn_mask", "return_lse", "out", "num_threads"} == KEYWORD_OPTIONS
+    assert listed.keys() - {"query", "key", "value", "attn_mask", "return_lse", "out", "num_threads"} == of_functions
     assert inspect.signature(MultiHeadAttention.__call__).parameters.keys() >= KEYWORD_OPTIONS
-    assert {name: listed[name].default for name in KEYWORD_OPTIONS} == options | {"is_causal": False}
+    defaults = dict.fromkeys(of_functions) | {"is_causal": False}
+    assert {name: listed[name].default for name in of_functions} == defaults
     for is_causal in (False, True):
         for call in (
             lambda **to: scaled_dot_product_attention(x, x, x, **to),

@@ -65,6 +65,13 @@ def _reference_linear_gradient(rng: Generator) -> Made:
     return reference.linear_gradient, _without(linear_gradient(rng)[1], "wrt", "num_threads")
 
 
+@entry("reference.dropout_factors")
+def _reference_dropout(rng: Generator) -> Made:
+    numbers = {"dropout_p": rng.random(), "dropout_seed": int(rng.integers(2**40))}
+    more = {"query_offset": int(rng.integers(5)), "first_head": int(rng.integers(5))}
+    return reference.dropout_factors, {"shape": (BATCH, HEADS, QUERIES, KEYS), **numbers, **some(rng, more)}
+
+
 @entry("reference.rotate")
 def _reference_rotate(rng: Generator) -> Made:
     arguments = {"x": normal(rng, 5, FEATURES), "positions": np.arange(5)}
