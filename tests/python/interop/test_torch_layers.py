@@ -159,12 +159,27 @@ def test_autocast_gives_different_dtypes_one() -> None:
     assert torch.equal(out, ours.bfloat16()(x))
 
 
+def test_dropout_of_attention_in_training() -> None:
+    layer, x = MultiHeadAttention(E, H, dropout=0.4, dtype=F64), _random(B, T, E)
+
+    def call(x: Any, seed: int = 3) -> Any:
+        torch.manual_seed(seed)
+        return layer(x, x, x)[0]
+
+    assert torch.autograd.gradcheck(call, x)
+    trained = call(x)
+    assert torch.equal(call(x), trained)
+    assert not torch.equal(call(x, 4), trained)
+    mean = torch.stack([call(x.detach(), seed) for seed in range(400)]).mean(0)
+    plain = layer.eval()(x, x, x)[0]
+    assert not torch.equal(plain, trained)
+    assert (mean - plain).abs().max() < 0.2 * plain.abs().max()
+
+
 def test_what_is_refused() -> None:
     x = _random(B, T, E)
-    layer = MultiHeadAttention(E, H, dropout=0.1, dtype=F64)
-    with pytest.raises(RuntimeError, match=r"^MultiHeadAttention: dropout of attention is not computed, got 0\.1"):
-        layer(x, x, x)
-    assert layer.eval()(x, x, x)[1] is None
+    layer = MultiHeadAttention(E, H, dtype=F64)
+    assert layer(x, x, x)[1] is None
     with pytest.raises(ValueError, match=r"^MultiHeadAttention: need_weights must be False"):
         layer(x, x, x, need_weights=True)
     for option in ("add_bias_kv", "add_zero_attn"):

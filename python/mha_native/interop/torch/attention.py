@@ -113,3 +113,8 @@ def _refuse_tangents(*arguments: torch.Tensor | None) -> None:
         return
     if any(isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in arguments):
         refuse_tangents()
+
+
+def drawn_dropout(probability: float) -> dict[str, Any]:
+    """Return the options of dropout for one call: the generator of torch draws its seed."""
+    return {"dropout_p": probability, "dropout_seed": int(torch.randint(2**62, ()))}

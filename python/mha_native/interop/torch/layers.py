@@ -11,7 +11,7 @@ from ...functions.needed_packages import needed_package
 with needed_package("mha_native.interop.torch", "torch"):
     import torch
 
-    from .attention import scaled_dot_product_attention
+    from .attention import drawn_dropout, scaled_dot_product_attention
     from .row_operators import apply_activation, apply_layer_norm, apply_linear
 
 __all__ = ["MultiHeadAttention", "TransformerEncoderLayer"]
@@ -26,7 +26,8 @@ class MultiHeadAttention(torch.nn.MultiheadAttention):
     Parameters
     ----------
     embed_dim, num_heads, dropout, bias, kdim, vdim, batch_first, device, dtype
-        As for ``torch.nn.MultiheadAttention``. `dropout` above 0 is not supported in training mode.
+        As for ``torch.nn.MultiheadAttention``. In training mode, the generator of torch draws a seed of `dropout` for
+        each call.
 
     Raises
     ------
@@ -114,19 +115,12 @@ class MultiHeadAttention(torch.nn.MultiheadAttention):
 
         Raises
         ------
-        RuntimeError
-            For dropout above 0 in training mode.
         TypeError, ValueError
             For `need_weights`, and for arguments that break a rule of `scaled_dot_product_attention`.
         """
         if need_weights is not False:
             got = shown(need_weights)
             raise ValueError(f"MultiHeadAttention: need_weights must be False, as weights are not returned; got {got}")
-        if self.training and self.dropout > 0:
-            raise RuntimeError(
-                f"MultiHeadAttention: dropout of attention is not computed, got {self.dropout}; call eval(), or set "
-                "dropout to 0"
-            )
         is_batch = query.dim() == 3
         if is_batch and not self.batch_first:
             swapped = {id(x): x.transpose(0, 1) for x in (query, key, value)}
@@ -134,7 +128,8 @@ class MultiHeadAttention(torch.nn.MultiheadAttention):
         q, k, v = (_split_heads(x, self.num_heads) for x in self._projected(query, key, value))
         masks = _masks(attn_mask, key_padding_mask, self.num_heads, is_batch)
         causal = is_causal and attn_mask is None
-        out: Any = scaled_dot_product_attention(q, k, v, is_causal=causal, **masks)
+        dropout = drawn_dropout(self.dropout) if self.training and self.dropout > 0 else {}
+        out: Any = scaled_dot_product_attention(q, k, v, is_causal=causal, **masks, **dropout)
         out = out.transpose(-3, -2).flatten(-2)
         out = apply_linear(out, self.out_proj.weight, self.out_proj.bias)
         return out.transpose(0, 1) if is_batch and not self.batch_first else out, None
@@ -157,8 +152,8 @@ class TransformerEncoderLayer(torch.nn.TransformerEncoderLayer):
     Parameters
     ----------
     d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device, dtype
-        As for ``torch.nn.TransformerEncoderLayer``. `dropout` is also the dropout of attention, which is not supported
-        in training mode: give 0, or set ``layer.self_attn.dropout = 0`` and keep the others.
+        As for ``torch.nn.TransformerEncoderLayer``. `dropout` is also the dropout of attention, as in
+        `MultiHeadAttention`.
 
     See Also
     --------
@@ -173,7 +168,7 @@ class TransformerEncoderLayer(torch.nn.TransformerEncoderLayer):
     --------
     >>> import torch
     >>> from mha_native.interop.torch import TransformerEncoderLayer
-    >>> layer = TransformerEncoderLayer(64, 4, 128, dropout=0, batch_first=True)
+    >>> layer = TransformerEncoderLayer(64, 4, 128, batch_first=True)
     >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     >>> layer(torch.randn(2, 5, 64)).square().mean().backward()
     >>> optimizer.step()

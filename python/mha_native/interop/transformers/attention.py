@@ -12,6 +12,7 @@ import torch
 
 from ...functions.arrays import like, to_numpy
 from ...functions.attention import scaled_dot_product_attention
+from ..torch.attention import drawn_dropout
 from ..torch.attention import scaled_dot_product_attention as recorded_attention
 from .masks import options_of_mask
 
@@ -71,7 +72,7 @@ def attention(
     if softcap is not None:
         options["softcap"] = softcap
     if dropout:
-        options |= _dropout(dropout)
+        options |= drawn_dropout(dropout)
     if by_operator:
         options = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
         recorded: Any = recorded_attention(query, key, value, **options)
@@ -95,11 +96,6 @@ def _refuse_unread(given: dict[str, Any]) -> None:
     for name, value in given.items():
         if value is not None:
             raise RuntimeError(f'{_NAME}: the argument {name} is not computed; use attn_implementation="eager"')
-
-
-def _dropout(probability: float) -> dict[str, Any]:
-    """Return the options of dropout for one call: the generator of torch draws its seed."""
-    return {"dropout_p": probability, "dropout_seed": int(torch.randint(2**62, ()))}
 
 
 def _sinks(sinks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
