@@ -13,8 +13,8 @@
 namespace mha::bench {
 namespace {
 
-/// One loop on each of so many threads, which share nothing: what a clock that falls when all of them work leaves. The
-/// fastest iteration counts, since a mean also measures interruptions.
+/// Runs one loop on each thread. Threads share nothing but the clock, which may fall when all of them work. The fastest
+/// iteration counts, since a mean also measures interruptions.
 template <class Saturate>
 void add_peak(const std::string& name, const Settings& settings, const char* unit, Saturate saturate) {
   for (int threads : settings.threads) {

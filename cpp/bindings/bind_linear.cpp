@@ -42,7 +42,7 @@ py::object differentiate_linear(py::handle x, py::handle weight, py::handle dout
   const TensorView matrix = arrays.optional_tensor(2, 2, 2);
   const ThreadsArgument threads(function, num_threads);
   const Wanted<3> wanted(function, kArgumentsOfLinear, wrt);
-  // What is wanted of an argument that was not given has the shape that the argument would have.
+  // The gradient of a missing argument has the shape that the argument would have.
   TensorView vector = d, product = matrix;
   vector.rank = 1;
   vector.extents[0] = d.extents[d.rank - 1];

@@ -19,9 +19,9 @@ constexpr int kRegisters = 32;
 constexpr int kRegisters = 16;
 #endif
 
-/// Sums side by side, none of which waits for another. Two pipes with a latency of six, which VDPBF16PS has on Zen 5,
-/// need twelve. With exactly twelve any delay is lost: there the result was 400 to 520 GFLOP/s in bf16, and 540 to 550
-/// from 16 sums on. Factors take the other registers.
+/// Independent sums in one loop. VDPBF16PS of Zen 5 has two pipes and a latency of six, so it needs twelve. With exactly
+/// twelve every delay is lost: the result was 400 to 520 GFLOP/s in bf16, and 540 to 550 from 16 sums on. Factors take
+/// the other registers.
 constexpr int kSums = kRegisters == 32 ? 24 : 12;
 
 // Wherever sums are named the loop must disappear: an index that varies would keep them in memory.

@@ -31,8 +31,8 @@ class MHA_API RotaryEmbedding {
   /// @throws std::invalid_argument, DTypeError
   RotaryEmbedding(const TensorView& cos, const TensorView& sin, RotaryPairs pairs = RotaryPairs::halves);
 
-  /// Rotates rows as a layer rotates those of a head, or `backwards`, by minus the angles: so a gradient by rotated rows
-  /// becomes the gradient by the rows.
+  /// Rotates rows as a layer rotates the rows of a head. `backwards` rotates by minus the angles, which turns the
+  /// gradient by rotated rows into the gradient by the rows.
   ///
   /// @param x         [B, H, T, D], or without leading axes; D at least R. Of f16 and bf16 with a table in f32, else of
   ///                  the dtype of the table

@@ -16,8 +16,8 @@
 namespace mha {
 namespace {
 
-/// Rows of a span, whose sums are added before those of the next one; norm_gradient.hpp states it. The sums of all
-/// spans take 1/32 of the memory of x.
+/// Rows of a span; norm_gradient.hpp states the number. Each span has its own sums, which are then added in order. They
+/// take 1/32 of the memory of x.
 constexpr Index kSpanRows = 64;
 
 /// Multiply-adds that the time of an element is worth: memory and some additions.

@@ -85,9 +85,9 @@ AttentionTile make_tile(const AttentionPlan& plan, Index batch, Index first_head
   tile.dropout_below = plan.dropout_below;
   tile.dropout_factor = plan.dropout_factor;
   tile.dropout_seed = plan.dropout_seed;
-  // Each loop visits the rows for a few fields, and those of options that are not given have none: many small tiles take
-  // no longer to lay out than to compute. What is read of the plan in the first loop is copied, as the compiler cannot
-  // know that the tile is no part of it.
+  // Each loop fills a few fields of all rows, and a missing option has no loop, since laying out a small tile takes as
+  // long as computing it. The first loop reads copies of fields of the plan: the compiler does not know that the tile
+  // and the plan do not overlap.
   const auto for_each_row = [&, rows = tile.rows](auto visit) {
     Index query = first_row / heads, head = first_head + first_row % heads;
     for (int r = 0; r < rows; ++r) {

@@ -39,7 +39,7 @@ Packet<T> weights_in_place(T* scores, Index first, Index last, const Packet<T>& 
 }
 
 /// The same where operands are of two keys: weights are rounded and go to `weights`, [operand][kWidth]; the sum is
-/// taken before rounding. Calls beside(piece, pieces) between pieces of the work.
+/// taken before rounding. Calls beside(piece, pieces) after each piece of the work.
 ///
 /// Four keys at a time, two operands, by the stages of exp2.hpp. The stages of the next four keys, up to the polynomial,
 /// come in between: a weight is a chain of some 45 cycles, and the processor does not look far enough ahead to find

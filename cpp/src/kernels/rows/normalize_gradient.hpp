@@ -46,7 +46,7 @@ class NormGradient {
     T scale, mean, r, shift, slope, offset, product;
   };
 
-  /// What the norm multiplies by, for all rows of the tile.
+  /// Writes the factors of the features, the same for all rows of the tile: the weight, or 1 + weight.
   void find_factors() const {
     T* const factors = static_cast<T*>(tile_.factors);
     const S* const weight = static_cast<const S*>(tile_.weight);
