@@ -409,8 +409,8 @@ void validate(GradientArguments& a) {
 
 namespace {
 
-/// The views of the record of a call, whose other arguments are validated.
-void check_record(const char* f, const MultiHeadAttentionConfig& config, const LayerArguments& a) {
+/// Checks the views of the record of a call, whose other arguments are validated; `inputs` are those that it reads.
+void check_record(const char* f, const MultiHeadAttentionConfig& config, const LayerArguments& a, Named inputs) {
   const AttentionRecord& record = *a.record;
   const Index batch = a.query.extents[0], queries = a.query.extents[1], keys = a.key_length;
   const DType dtype = a.query.dtype;
@@ -424,16 +424,6 @@ void check_record(const char* f, const MultiHeadAttentionConfig& config, const L
                                       {nullptr, dtype, {batch, config.num_kv_heads, keys, config.value_head_dim}},
                                       {nullptr, dtype, {batch, queries, config.num_heads * config.value_head_dim}},
                                       {nullptr, accumulator_of(dtype), {batch, config.num_heads, queries}}};
-  const Named others = {{"query", a.query},
-                        {"key", a.key},
-                        {"value", a.value},
-                        {"out", a.out},
-                        {a.names.attn_mask, a.options.attn_mask},
-                        {a.names.key_mask, a.options.key_mask},
-                        {a.names.block_mask, a.options.block_mask},
-                        {"alibi_slopes", a.options.alibi_slopes},
-                        {"position_bias", a.options.position_bias},
-                        {"sinks", a.options.sinks}};
   for (int i = 0; i < 5; ++i) {
     const auto& [name, view] = views[i];
     const MutableTensorView& shape = shapes[i];
@@ -443,7 +433,8 @@ void check_record(const char* f, const MultiHeadAttentionConfig& config, const L
     if (!fits)
       fail(f, std::string(name) + " must have the shape, the dtype and the dense rows of the call",
            {{name, view}, {"query", a.query}, {"key", a.key}});
-    check_output(f, name, view, others);
+    check_output(f, name, view, inputs);
+    check_output(f, name, view, {{"out", a.out}});
     for (int before = 0; before < i; ++before)
       check_output(f, name, view, {{views[before].first, views[before].second}});
   }
@@ -528,7 +519,7 @@ LayerArguments validate(const PackedAttention& layer, LayerArguments a) {
     check_output(f, "weights", a.weights, {{"out", a.out}});
     if (a.cache) check_apart(f, *a.cache, {{"weights", a.weights}});
   }
-  if (a.record) check_record(f, config, a);
+  if (a.record) check_record(f, config, a, inputs_and_masks);
   if (layer.rotary())
     check_positions(f, *layer.rotary(), a);
   else
