@@ -72,7 +72,7 @@ def activation(x: Tensor, *, activation: str, up: Tensor | None = None, num_thre
     array([-0.269,  0.   ,  1.762], dtype=float32)
     """
     name = "activation"
-    given = None if up is None else to_numpy(name, "up", up)
+    given = to_numpy(name, "up", up)
     return like(x, _core.activation(to_numpy(name, "x", x), activation, given, num_threads))
 
 
@@ -112,7 +112,7 @@ def activation_gradient(
     array([-0.083,  0.5  ,  1.085], dtype=float32)
     """
     name = "activation_gradient"
-    given = None if up is None else to_numpy(name, "up", up)
+    given = to_numpy(name, "up", up)
     arrays = to_numpy(name, "x", x), to_numpy(name, "dout", dout)
     dx, dup = _core.activation_gradient(*arrays, activation, given, num_threads)
     return ActivationGradients(like(x, dx), None if dup is None else like(x, dup))

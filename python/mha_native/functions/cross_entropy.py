@@ -116,7 +116,7 @@ def cross_entropy(
         array,
         to_numpy(name, "weight", weight),
         numbers,
-        None if bias is None else to_numpy(name, "bias", bias),
+        to_numpy(name, "bias", bias),
         ignore_index,
         label_smoothing,
         reduction,

@@ -76,7 +76,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, num_threads
     out = _core.linear(
         to_numpy(name, "x", x),
         to_numpy(name, "weight", weight),
-        None if bias is None else to_numpy(name, "bias", bias),
+        to_numpy(name, "bias", bias),
         num_threads,
     )
     return like(x, out)
@@ -138,8 +138,8 @@ def linear_gradient(
     """
     name = "linear_gradient"
     found = _core.linear_gradient(
-        None if x is None else to_numpy(name, "x", x),
-        None if weight is None else to_numpy(name, "weight", weight),
+        to_numpy(name, "x", x),
+        to_numpy(name, "weight", weight),
         to_numpy(name, "dout", dout),
         wrt,
         num_threads,

@@ -149,7 +149,7 @@ def rms_norm_gradient(
 
 
 def _arrays(name: str, x: Tensor, weight: Tensor | None, dout: Tensor) -> tuple[Any, Any, Any]:
-    given = None if weight is None else to_numpy(name, "weight", weight)
+    given = to_numpy(name, "weight", weight)
     return to_numpy(name, "x", x), given, to_numpy(name, "dout", dout)
 
 

@@ -192,11 +192,8 @@ def record(
     given = {argument: tensor for argument, tensor in arguments.items() if tensor is not None}
     given |= {option: options[option] for option in OPTIONS_WITH_GRADIENTS if options.get(option) is not None}
     weights, inputs = _wanted(function, module, wrt, set(given), {name for name in arguments if name in given})
-    arrays = tuple(
-        tensor if tensor is None or type(tensor) is ndarray else to_numpy(function, argument, tensor)
-        for argument, tensor in arguments.items()
-    )
-    read = {option: _read(function, option, value) for option, value in options.items()}
+    arrays = tuple(to_numpy(function, argument, tensor) for argument, tensor in arguments.items())
+    read = {option: to_numpy(function, option, value) for option, value in options.items()}
     snapshot = module._copied(lambda leaf: leaf)  # later changes of weights leave it alone
     with in_the_name_of(function):
         out, backward = snapshot._start(arrays, read, Recording(weights, inputs, recompute, num_threads))
@@ -268,11 +265,6 @@ def _in_order(backward: Backward, names: Collection[str]) -> Backward:
         return inputs
 
     return ordered
-
-
-def _read(function: str, option: str, value: Any) -> Any:
-    plain = value is None or isinstance(value, bool | int | float | tuple | list)
-    return value if plain else to_numpy(function, option, value)
 
 
 def _wanted(

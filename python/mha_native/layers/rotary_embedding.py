@@ -158,7 +158,7 @@ class RotaryEmbedding:
     def _rotate(
         self, function: str, name: str, x: Tensor, positions: Tensor | None, backwards: bool, num_threads: int | None
     ) -> Tensor:
-        given = None if positions is None else to_numpy(function, "positions", positions)
+        given = to_numpy(function, "positions", positions)
         return like(x, self._core.rotate(function, to_numpy(function, name, x), given, backwards, num_threads))
 
     @property
