@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import platform
 import sys
 from collections.abc import Iterator
@@ -55,7 +56,12 @@ def control() -> int:
 
 @contextlib.contextmanager
 def state(name: str) -> Iterator[None]:
-    """Sets a state of `STATES`, and the one from before at the end. Nothing else may compute in it."""
+    """Sets a state of `STATES`, and the one from before at the end. Nothing else may compute in it.
+
+    Garbage is collected outside: callbacks of the collector (Hypothesis measures its time) compute with floats.
+    """
+    collects = gc.isenabled()
+    gc.disable()
     before = _environment()
     other = _Environment.from_buffer_copy(before)
     other.control = STATES[name]
@@ -64,6 +70,8 @@ def state(name: str) -> Iterator[None]:
         yield
     finally:
         _LIBRARY.fesetenv(ctypes.byref(before))
+        if collects:
+            gc.enable()
 
 
 _LIBRARY = ctypes.CDLL("libm.so.6" if platform.libc_ver()[0] == "glibc" else None) if can_be_set() else None
