@@ -125,7 +125,8 @@ class _Answers:
             self.close()
             self._num_pages = max(needed, 2 * self._num_pages)
             self._batcher = self._new_batcher()
-        return self._batcher.submit(tokens, **self._generation)
+        request: Request = self._batcher.submit(tokens, **self._generation)
+        return request
 
     def _new_batcher(self) -> Batcher:
         return Batcher(self.model, max_sequences=1, num_pages=self._num_pages, page_size=_PAGE_SIZE).start()

@@ -1,6 +1,6 @@
 """Pretrained models, read from their files: sentence embeddings, labels of texts, entities, language models."""
 
-from .causal_lm import CausalLM, GenerationStatistics, TextScore
+from .causal_lm import CausalLM, Completion, GenerationStatistics, TextScore, TokenLogprobs
 from .sentence_encoder import SentenceEncoder
 from .seq2seq_lm import GeneratedText, Seq2SeqLM
 from .text_classifier import TextClassifier
@@ -8,6 +8,7 @@ from .token_classifier import TokenClassifier
 
 __all__ = [
     "CausalLM",
+    "Completion",
     "GeneratedText",
     "GenerationStatistics",
     "SentenceEncoder",
@@ -15,4 +16,5 @@ __all__ = [
     "TextClassifier",
     "TextScore",
     "TokenClassifier",
+    "TokenLogprobs",
 ]

@@ -15,18 +15,20 @@ from .architecture.family import GENERATION
 from .architecture.model import Model
 from .architecture.open import open_model
 from .files.language_files import find_source, read_end_tokens
-from .generation.engine import GenerationKeywords, GenerationStatistics
+from .generation.completion import Completion
+from .generation.engine import CompletionKeywords, GenerationKeywords, GenerationStatistics
+from .generation.logprobs import TokenLogprobs
 from .generation.pretrained_generator import PretrainedGenerator
 from .generation.sampling import explains_sampling
 from .generation.text_generator import TextGenerator
 from .generation.text_score import TextScore
-from .text.chat_template import ChatTemplate, checked_conversation, checked_conversations
+from .text.chat_template import ChatTemplate, checked_conversation
 from .text.tokenizer import Tokenizer, require_library
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
 
-__all__ = ["CausalLM", "GenerationStatistics", "TextScore"]
+__all__ = ["CausalLM", "Completion", "GenerationStatistics", "TextScore", "TokenLogprobs"]
 
 Prompt: TypeAlias = Any  # a text, or its tokens [T]
 
@@ -148,6 +150,10 @@ class CausalLM(PretrainedGenerator):
         {sampling}
         stop : str, or list of str, optional
             Strings that end the text. The text ends before the first of them.
+        stop_token_ids : list of int, optional
+            Tokens that end the text, as the end tokens of the model do. They are no part of it.
+        ignore_eos : bool, default False
+            Continue after end tokens of the model, up to `max_new_tokens`.
         num_threads : int, optional
             Threads of the computation; default: `mha_native.num_threads`.
         cache_dtype : optional
@@ -194,11 +200,8 @@ class CausalLM(PretrainedGenerator):
             As `generate`; if the model has no chat template, or the template refuses the messages; without jinja2.
         """
         name = f"{type(self).__name__}.chat"
-        is_one, conversations = checked_conversations(f"{name}: messages", messages)
-        with in_the_name_of(name):
-            texts = [self._template.render(conversation, True, {}) for conversation in conversations]
-        _, given = self.generator.prompts(name, "messages", texts, special=False)
-        return self.generator.texts(name, is_one, given, stream, options)
+        is_one, given, generator = self.generator.conversations(name, messages, {})
+        return generator.texts(name, is_one, given, stream, options)
 
     def apply_chat_template(self, messages: Any, *, add_generation_prompt: bool = True, **variables: Any) -> str:
         """Return the text of a conversation as the model reads it, with its special tokens.
@@ -237,6 +240,30 @@ class CausalLM(PretrainedGenerator):
         name = f"{type(self).__name__}.generate_tokens"
         is_one, given = self.generator.prompts(name, "prompts", prompts)
         found = self.generator.tokens(name, given, options)
+        return found[0] if is_one else found
+
+    def complete(self, prompts: Prompt, **options: "Unpack[CompletionKeywords]") -> Any:
+        """Continue prompts as `generate` does, and return more than their texts.
+
+        Parameters
+        ----------
+        prompts : str, or integers [T], or B of them in a list
+        logprobs : int, optional
+            Also return the log-probability of each new token, and of so many most probable tokens at its place; 0 for
+            the token alone. The softmax is computed in float64, before all sampling options.
+        prompt_logprobs : int, optional
+            The same for the tokens of the prompt.
+        **options
+            As for `generate`.
+
+        Returns
+        -------
+        completion : Completion
+            The text, its tokens, the reason of its end, and log-probabilities. For a list of prompts a list of B.
+        """
+        name = f"{type(self).__name__}.complete"
+        is_one, given = self.generator.prompts(name, "prompts", prompts)
+        found = self.generator.completions(name, given, options)
         return found[0] if is_one else found
 
     def logits(self, texts: Prompt, *, num_threads: int | None = None) -> Any:
@@ -292,7 +319,7 @@ class CausalLM(PretrainedGenerator):
     @property
     def generator(self) -> TextGenerator:
         """The model with its tokenizer and end tokens, as this class and `serving.Batcher` use them."""
-        return TextGenerator(self._model, self._tokenizer, self._end_tokens, self._keep)
+        return TextGenerator(self._model, self._tokenizer, self._template, self._end_tokens, self._keep)
 
     def _keep(self, statistics: GenerationStatistics) -> None:
         self._statistics = statistics

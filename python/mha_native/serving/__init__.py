@@ -2,6 +2,6 @@
 
 from ._queue import BatcherStatistics, QueueFull
 from .batcher import Batcher
-from .request import Request, RequestStatistics
+from .request import Request, RequestStatistics, StepEvent
 
-__all__ = ["Batcher", "BatcherStatistics", "QueueFull", "Request", "RequestStatistics"]
+__all__ = ["Batcher", "BatcherStatistics", "QueueFull", "Request", "RequestStatistics", "StepEvent"]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..models.generation.engine import CachedModel, Caches
+from ..models.generation.engine import CachedModel, Caches, last_rows
 from ..models.text.batching import packed
 from ._scheduler import Run
 
@@ -61,13 +61,22 @@ class PagedCaches(Caches):
         self._is_level = True
 
     def read(self, runs: list[Run]) -> NDArray[Any]:
-        """Append the tokens of all runs in one call of the model; return the rows [n, E] of the last token of each."""
+        """Append the tokens of all runs in one call of the model; return the rows [n, E] of the last token of each.
+
+        The observers of sequences get the rows of all their tokens.
+        """
         tokens, cu_seqlens = packed([run.sequence.tokens[run.first : run.end] for run in runs])
         begins, slots = np.array([(run.first, run.slot) for run in runs], np.int64).T
         self._is_level = False
         rows = self.append(tokens, begins, np.diff(cu_seqlens), slots)
         self._is_level = True
-        return rows
+        ends = cu_seqlens[1:]
+        for run, first, end in zip(runs, cu_seqlens[:-1], ends, strict=True):
+            sequence = run.sequence
+            if sequence.observer is not None and run.end > sequence.num_observed:
+                sequence.observer(run.first, rows[first:end], self.logits)
+                sequence.num_observed = run.end
+        return last_rows(rows, ends)
 
     def close(self) -> None:
         """Free the memory of all pages."""

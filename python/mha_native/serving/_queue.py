@@ -3,15 +3,16 @@
 import atexit
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..functions.messages import shown
 from ..models.generation.sampling import choose
 from ._paged_caches import PagedCaches
 from ._scheduler import Run, Scheduler, Sequence
-from .request import Request
+from .request import Request, StepEvent, for_waiters, is_of_signal
 
 # How often `Batcher.close` looks whether a step has ended that another thread does. Nobody tells it: a step ends
 # without a call.
@@ -55,6 +56,11 @@ class BatcherStatistics(NamedTuple):
         How often a running request had to wait again, because an older one needed its pages.
     seconds : float
         Of all steps together.
+    prefix_queries, prefix_hits : int
+        Tokens of prompts that were looked for in the pages of other requests; tokens that were found there. Both are 0
+        without `share_prefixes`.
+    batch_sizes : dict of int to int
+        How many steps read tokens of so many requests.
 
     Examples
     --------
@@ -72,6 +78,14 @@ class BatcherStatistics(NamedTuple):
     new_tokens: int
     preempted: int
     seconds: float
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    batch_sizes: Mapping[int, int] = MappingProxyType({})
+
+    @property
+    def used_pages(self) -> int:
+        """Pages of a layer that running requests use, after the last step."""
+        return self.num_pages - self.free_pages
 
     @property
     def tokens_per_second(self) -> float:
@@ -83,12 +97,21 @@ class RequestQueue:
     """Requests that are generated together, step by step.
 
     One thread at a time steps; all others may add requests, cancel them and wait for them. The scheduler is over
-    `caches`. At most `max_waiting` requests have no slot. `clock` returns seconds that never fall.
+    `caches`. At most `max_waiting` requests have no slot. `clock` returns seconds that never fall. `on_step` gets the
+    events of each step.
     """
 
-    def __init__(self, caches: PagedCaches, scheduler: Scheduler, max_waiting: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        caches: PagedCaches,
+        scheduler: Scheduler,
+        max_waiting: int,
+        clock: Callable[[], float],
+        on_step: Callable[[list[StepEvent]], object] | None,
+    ) -> None:
         self._caches, self.scheduler, self._max_waiting, self.clock = caches, scheduler, max_waiting, clock
-        self._requests: list[Request] = []  # without the ones that have ended and were forgotten
+        self.on_step = on_step
+        self._requests: dict[Sequence, Request] = {}  # without the ones that have ended and were forgotten
         self._work = threading.Condition()  # held for moments: for lists, and to wait for something to do
         self._step: tuple[int, object] | None = None  # the current step: its thread, and an object of its own
         self._thread: threading.Thread | None = None
@@ -101,17 +124,28 @@ class RequestQueue:
         """The requests now, and the work of all steps so far."""
         going = [sequence for sequence in self._sequences() if not sequence.has_ended]
         waiting = sum(sequence.slot is None for sequence in going)
-        preempted = self.scheduler.num_preempted
-        return self._done._replace(waiting=waiting, running=len(going) - waiting, preempted=preempted)
+        scheduler = self.scheduler
+        return self._done._replace(
+            waiting=waiting,
+            running=len(going) - waiting,
+            preempted=scheduler.num_preempted,
+            prefix_queries=scheduler.num_queried,
+            prefix_hits=scheduler.num_hit,
+        )
 
-    def add(self, function: str, request: Request) -> None:
-        """Add a request, which waits for its first step."""
+    def add(self, function: str, requests: list[Request]) -> None:
+        """Add requests, which wait for their first step: all of them, or none if there is no room for all."""
         with self._work:
             self._check_open(function)
             num_waiting = self.statistics.waiting
             if num_waiting >= self._max_waiting:
                 raise QueueFull(f"{function}: {num_waiting} requests wait, as many as max_waiting; try again later")
-            self._requests.append(request)
+            if num_waiting + len(requests) > self._max_waiting:
+                raise QueueFull(
+                    f"{function}: {num_waiting} requests wait, and max_waiting, {self._max_waiting}, leaves no room "
+                    f"for {len(requests)} more; try again later"
+                )
+            self._requests |= {request._sequence: request for request in requests}
             self._work.notify_all()
 
     def is_stepping(self) -> bool:
@@ -143,7 +177,7 @@ class RequestQueue:
             begin = self.clock()
             self._settle(begin)
             runs = self.scheduler.plan(self._sequences())
-            num_new = self._read(runs) if runs else 0
+            num_new = self._read(runs, begin) if runs else 0
             end = self.clock()
             self._settle(end)
             done = self._done
@@ -153,6 +187,9 @@ class RequestQueue:
                 read_tokens=done.read_tokens + sum(run.end - run.first for run in runs),
                 new_tokens=done.new_tokens + num_new,
                 seconds=done.seconds + (end - begin),
+                batch_sizes=done.batch_sizes
+                if not runs
+                else {**done.batch_sizes, len(runs): done.batch_sizes.get(len(runs), 0) + 1},
             )
             return bool(self._requests)
         finally:
@@ -217,21 +254,25 @@ class RequestQueue:
 
     def _sequences(self) -> list[Sequence]:
         with self._work:
-            return [request._sequence for request in self._requests]
+            return list(self._requests)
 
-    def _read(self, runs: list[Run]) -> int:
-        """Read all runs, and choose a token after each run that ends its sequence. Return the number of these."""
+    def _read(self, runs: list[Run], begin: float) -> int:
+        """Read all runs in a step that began at `begin`, and choose a token after each run that ends its sequence.
+
+        Return the number of these.
+        """
+        for run in runs:
+            self._requests[run.sequence]._begin_reading(begin)
         rows = self._caches.read(runs)
         whole = [i for i, run in enumerate(runs) if run.end == len(run.sequence.tokens)]
         if not whole:
             return 0
-        of_sequences = {request._sequence: request for request in self._requests}
-        requests = [of_sequences[runs[i].sequence] for i in whole]
+        requests = [self._requests[runs[i].sequence] for i in whole]
         chosen = choose([request._choice for request in requests], self._caches.logits(rows[whole]))
         now = self.clock()
         for request, token in zip(requests, chosen, strict=True):
             if isinstance(token, Exception):
-                request._end(token)
+                request._end(token, "error")
             else:
                 request._take(token, now)
         return len(whole)
@@ -239,23 +280,42 @@ class RequestQueue:
     def _settle(self, now: float) -> None:
         """Update all requests by their tokens and the time, and forget the ones that have ended."""
         with self._work:
-            requests = list(self._requests)
+            requests = list(self._requests.values())
+        ended = []
         for request in requests:
             request._advance(now)
             if request.done:
                 request._forget()
                 self.scheduler.forget(request._sequence)
-                with self._work:
-                    self._requests.remove(request)
+                ended.append(request._sequence)
+        self._tell(requests)
+        with self._work:
+            for sequence in ended:
+                del self._requests[sequence]
+
+    def _tell(self, requests: Iterable[Request]) -> None:
+        """Call `on_step` with the news of requests, if there are any."""
+        if self.on_step is None:
+            return
+        events = [event for request in requests if (event := request._news()) is not None]
+        if not events:
+            return
+        try:
+            self.on_step(events)
+        except BaseException as error:
+            if is_of_signal(error):
+                raise
+            for event in events:
+                event.request._end(for_waiters("Batcher: on_step", error), "error")
 
     def _fail(self, error: BaseException) -> None:
         """End the requests that were running in a step that failed."""
         with self._work:
-            requests = [request for request in self._requests if request._sequence.slot is not None] or self._requests
-        for request in list(requests):
+            requests = list(self._requests.values())
+        for request in [each for each in requests if each._sequence.slot is not None] or requests:
             failure = RuntimeError(f"Batcher: a step failed with {type(error).__name__}: {shown(str(error))}")
             failure.__cause__ = error
-            request._end(failure)
+            request._end(failure, "error")
 
     def _end(self) -> None:
         """End all requests, and free the caches; unless a callback asks for it, whose step does it at its own end."""
@@ -264,13 +324,14 @@ class RequestQueue:
                 return
             while self._step is not None:
                 self._work.wait(_SECONDS_BETWEEN_LOOKS)
-            requests = list(self._requests)
+            requests = list(self._requests.values())
         for each in requests:  # all of them before any callback, which may wait for another one
-            each._end(CancelledError("Batcher.close: the Batcher was closed"))
+            each._end(CancelledError("Batcher.close: the Batcher was closed"), "cancelled")
         while request := self._popped():  # one after another: the next `close` goes on after an exception of a signal
             request._forget()
+        self._tell(requests)
         self._caches.close()
 
     def _popped(self) -> Request | None:
         with self._work:
-            return self._requests.pop(0) if self._requests else None
+            return self._requests.pop(next(iter(self._requests))) if self._requests else None

@@ -4,7 +4,8 @@ All state is in the sequences and in the pool; the scheduler derives the rest fr
 step that is interrupted anywhere leaves nothing half done: the next one plans from the state that it finds.
 """
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 # A prompt is ranked by the steps that reading the rest of it would take alone, in quarters of a step. It is overtaken
 # only by shorter prompts that come within so many steps for each quarter.
@@ -37,14 +38,31 @@ class Pool(Protocol):
 
 
 class Sequence:
-    """The state of one sequence between steps. The prompt has at least one token."""
+    """The state of one sequence between steps. The prompt has at least one token.
 
-    def __init__(self, prompt: list[int]) -> None:
+    Sequences share pages only with others of the same `salt`. A sequence with an `observer` reads all tokens itself.
+    """
+
+    def __init__(self, prompt: list[int], salt: str | None = None) -> None:
         self.tokens = list(prompt)  # and the tokens chosen so far
+        self.salt = salt
+        # It gets the place of the first token of each run, the rows of the tokens, and a function from rows to logits.
+        self.observer: Callable[[int, Any, Any], object] | None = None
+        self.num_observed = 0  # tokens whose rows it has
         self.slot: int | None = None  # the slot of its tokens in the pool; None while it waits
         self.has_ended = False  # whether no more tokens are read
         self.age = 0  # steps since it came
         self.num_shared = 0  # tokens shared with another sequence and not read again
+        self.num_reached = 0  # the most tokens that were read or shared at a time
+        self.num_cached = 0  # tokens shared with another sequence before they were reached in another way
+        self.was_admitted = False
+
+
+class _Kept(NamedTuple):
+    """The tokens of a slot whose sequence has ended."""
+
+    tokens: list[int]
+    salt: str | None
 
 
 class Run(NamedTuple):
@@ -74,8 +92,10 @@ class Scheduler:
     def __init__(self, pool: Pool, max_sequences: int, tokens_per_step: int, share_prefixes: bool) -> None:
         self._pool, self._max_sequences, self._tokens_per_step = pool, max_sequences, tokens_per_step
         self._shares = share_prefixes
-        self._kept: dict[int, list[int]] = {}  # tokens of slots whose sequence has ended, the longest unused ones first
+        self._kept: dict[int, _Kept] = {}  # slots whose sequence has ended, the longest unused ones first
         self.num_preempted = 0
+        # Tokens of sequences that were looked for in other slots, and tokens that were found there.
+        self.num_queried = self.num_hit = 0
 
     def free_pages(self, sequences: list[Sequence]) -> int:
         """Return the number of pages that none of the sequences uses."""
@@ -110,14 +130,17 @@ class Scheduler:
             if most > 0:
                 runs.append(_run(sequence, running[sequence], most))
                 budget -= runs[-1].end - runs[-1].first - own
-        return self._affordable(runs, list(running))
+        runs = self._affordable(runs, list(running))
+        for run in runs:
+            run.sequence.num_reached = max(run.sequence.num_reached, run.end)
+        return runs
 
     def forget(self, sequence: Sequence) -> None:
         """Keep the tokens of a sequence that has ended for others that begin alike, or give its pages back."""
         if sequence.slot is None:
             return
         if self._shares:
-            self._kept[sequence.slot] = sequence.tokens
+            self._kept[sequence.slot] = _Kept(sequence.tokens, sequence.salt)
         else:
             self._pool.shorten(sequence.slot, 0)
         sequence.slot = None
@@ -143,7 +166,10 @@ class Scheduler:
         for sequence in sequences:
             if sequence.slot is not None:
                 running[sequence] = min(lengths[sequence.slot], len(sequence.tokens) - 1)
-                if lengths[sequence.slot] > running[sequence]:  # a step ended before it chose a token
+                if sequence.observer is not None:
+                    running[sequence] = min(running[sequence], sequence.num_observed)
+                # A step ended before it chose a token, or before the observer had all rows.
+                if lengths[sequence.slot] > running[sequence]:
                     self._pool.shorten(sequence.slot, running[sequence])
         return running
 
@@ -164,7 +190,10 @@ class Scheduler:
                 self._pool.shorten(slot, 0)
                 return
             sequence.slot, running[sequence] = slot, shared
-            sequence.num_shared += shared
+            if self._shares and not sequence.was_admitted:
+                sequence.was_admitted = True
+                self.num_queried += len(sequence.tokens)
+            self._count_shared(sequence, 0, shared)
 
     def _free_slot(self, running: dict[Sequence, int]) -> int:
         """An empty slot."""
@@ -177,24 +206,33 @@ class Scheduler:
         """Let a sequence share pages that others have read meanwhile; return False if it should wait for pages that a
         prompt `before` it is reading."""
         assert sequence.slot is not None
-        if not self._shares:
+        if not self._shares or sequence.observer is not None:
             return True
         read = running[sequence]
         running[sequence] = self._share(sequence, sequence.slot, read, running)
-        sequence.num_shared += running[sequence] - read
+        self._count_shared(sequence, read, running[sequence])
         own = running[sequence] // self._pool.page_size
-        return all(self._common_pages(sequence, other.tokens, len(other.tokens)) <= own for other in before)
+        return all(self._common_pages(sequence, other, len(other.tokens)) <= own for other in before)
+
+    def _count_shared(self, sequence: Sequence, read: int, shared: int) -> None:
+        """Count the tokens that a sequence shares beyond `read` ones."""
+        cached = max(0, shared - max(read, sequence.num_reached))
+        sequence.num_reached = max(sequence.num_reached, shared)
+        sequence.num_shared += shared - read
+        sequence.num_cached += cached
+        self.num_hit += cached
 
     def _share(self, sequence: Sequence, slot: int, read: int, running: dict[Sequence, int]) -> int:
         """Let `slot`, which holds `read` tokens of `sequence`, share the most pages that another slot has of it.
         Return the number of tokens in the slot then."""
-        if not self._shares:
+        if not self._shares or sequence.observer is not None:
             return read
         lengths, best, source = self._pool.lengths(), read // self._pool.page_size, -1
-        others = [(other.slot, other.tokens) for other in running if other is not sequence]
-        for other_slot, tokens in [*others, *self._kept.items()]:
+        others: list[tuple[int | None, Sequence | _Kept]] = [*self._kept.items()]
+        others[:0] = [(other.slot, other) for other in running if other is not sequence]
+        for other_slot, other in others:
             assert other_slot is not None
-            pages = self._common_pages(sequence, tokens, lengths[other_slot])
+            pages = self._common_pages(sequence, other, lengths[other_slot])
             if pages > best:
                 best, source = pages, other_slot
         if source < 0:
@@ -205,10 +243,12 @@ class Scheduler:
         self._pool.fork(source, slot, best * self._pool.page_size)
         return best * self._pool.page_size
 
-    def _common_pages(self, sequence: Sequence, tokens: list[int], count: int) -> int:
-        """Return the number of whole pages, of the first `count` of `tokens`, with which a sequence begins that has at
-        least one more token."""
-        size, own = self._pool.page_size, sequence.tokens
+    def _common_pages(self, sequence: Sequence, other: Sequence | _Kept, count: int) -> int:
+        """Return the number of whole pages, of the first `count` tokens of another sequence, with which a sequence of
+        the same salt begins that has at least one more token."""
+        if sequence.salt != other.salt:
+            return 0
+        size, own, tokens = self._pool.page_size, sequence.tokens, other.tokens
         most = min(count, len(tokens), len(own) - 1) // size
         pages = 0
         while pages < most and own[pages * size : (pages + 1) * size] == tokens[pages * size : (pages + 1) * size]:

@@ -9,6 +9,8 @@ from typing import NamedTuple, TypeVar
 
 from ..functions.messages import name_of_type, shown
 from ..functions.scalars import checked_real
+from ..models.generation.completion import Completion, FinishReason, completion_of
+from ..models.generation.logprobs import TokenLogprobs
 from ..models.generation.sampling import TokenChoice
 from ..models.generation.text_stream import TextStream
 from ._scheduler import Sequence
@@ -30,6 +32,11 @@ class RequestStatistics(NamedTuple):
         From `Batcher.submit` to the first new token; NaN before it is there.
     new_seconds : float
         From the first new token to the last one so far.
+    queue_seconds : float
+        From `Batcher.submit` to the first step that reads the prompt; NaN before it.
+    cached_tokens : int
+        Tokens of the prompt that were never read, since another request had read them. Unlike `shared_tokens`, it does
+        not grow when tokens are read again.
 
     Examples
     --------
@@ -43,11 +50,47 @@ class RequestStatistics(NamedTuple):
     shared_tokens: int
     first_token_seconds: float
     new_seconds: float
+    queue_seconds: float = nan
+    cached_tokens: int = 0
 
     @property
     def seconds_per_token(self) -> float:
         """Average time from one new token to the next; NaN for a single token."""
         return self.new_seconds / (self.new_tokens - 1) if self.new_tokens > 1 else nan
+
+
+class StepEvent(NamedTuple):
+    """The news of a request after a step of its Batcher, for `on_step`.
+
+    Parameters
+    ----------
+    request : Request
+    piece : str
+        The next piece of the text, in whole characters. It may be empty.
+    tokens : tuple of int
+        The new tokens.
+    logprobs : tuple of TokenLogprobs
+        One for each of `tokens`, with the option `logprobs`; else empty.
+    finish_reason : str or None
+        `Request.finish_reason` in the last event of the request, else None.
+
+    Examples
+    --------
+    >>> from mha_native.models import CausalLM
+    >>> from mha_native.serving import Batcher
+    >>> model = CausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
+    >>> found = []
+    >>> with Batcher(model, on_step=found.extend) as batcher:
+    ...     text = batcher.submit("The capital of France is", max_new_tokens=8).result()
+    >>> "".join(event.piece for event in found) == text, found[-1].finish_reason
+    (True, 'length')
+    """
+
+    request: "Request"
+    piece: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    finish_reason: FinishReason | None
 
 
 class NewText:
@@ -60,7 +103,7 @@ class NewText:
         self._begin, self._silent = begin, silent
         self._state: tuple[TextStream, int] | None = None  # and how many tokens it has got
         self.pieces: list[str] = []
-        self.is_stopped = False
+        self.stop_text: str | None = None
 
     def advance(self, tokens: list[int], is_whole: bool) -> list[str]:
         """Return all pieces of the text of `tokens`, with the last piece if these are the whole text."""
@@ -74,7 +117,7 @@ class NewText:
                 self.pieces.append(piece)
         if is_whole and len(self.pieces) == len(tokens):
             self.pieces.append(stream.finish())
-        self.is_stopped = stream.is_stopped
+        self.stop_text = stream.stop_text
         self._state = stream, num_pushed
         return self.pieces
 
@@ -90,7 +133,7 @@ class Request:
 
     Parameters
     ----------
-    sequence, choice, text, deadline, on_text, has_stop, now, wake, is_stepping
+    sequence, choice, text, deadline, on_text, needs_text, now, wake, is_stepping
         Values that `Batcher.submit` computes.
 
     Examples
@@ -112,7 +155,7 @@ class Request:
         text: NewText,
         deadline: tuple[float, float] | None,
         on_text: Callable[[str | None], object] | None,
-        has_stop: bool,
+        needs_text: bool,
         now: float,
         wake: Callable[[], None],
         is_stepping: Callable[[], bool],
@@ -120,11 +163,15 @@ class Request:
         self._sequence, self._choice, self._text = sequence, choice, text
         self._num_prompt = len(sequence.tokens)
         self._deadline, self._on_text, self._wake, self._is_stepping = deadline, on_text, wake, is_stepping
-        self._is_text_needed = has_stop or on_text is not None  # in each step; else whoever wants it makes it
+        self._is_text_needed = needs_text or on_text is not None  # in each step; else whoever wants it makes it
         self._begin = now
+        self._reading_began: float | None = None
         self._token_times: list[float] = []  # of the first and the last new token
         self._num_called, self._is_last_called = 0, False
+        self._num_told = 0, 0  # tokens and pieces in events so far
+        self._is_end_told = False
         self._error: BaseException | None = None
+        self._reason: FinishReason | None = None
         self._changed = threading.Condition()
         self._process = os.getpid()
 
@@ -152,21 +199,36 @@ class Request:
         Exception
             The error that ended the request.
         """
-        self._check_process("result")
-        longest = None if timeout is None else checked_real("Request.result", "timeout", timeout)
-        if longest is None:
-            self._check_wait("result")
-        with self._changed:
-            if not self._changed.wait_for(lambda: self.done, longest):
-                raise TimeoutError(f"Request.result: the request has not ended in {timeout} s; it goes on")
-            if self._error is not None:
-                raise self._error
-            return "".join(self._pieces())
+        return self._whole_text("result", timeout)
+
+    def completion(self, timeout: float | None = None) -> Completion:
+        """Wait for the whole text, and return it as `CausalLM.complete` does.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            As for `result`, with the same errors.
+        """
+        return completion_of(self._choice, self._whole_text("completion", timeout), self._text.stop_text)
 
     def cancel(self) -> bool:
         """End the request, whose pages are free before the next step. Return whether it was going on."""
         self._check_process("cancel")
-        return self._end(CancelledError("Request.cancel: the request was cancelled"))
+        return self._end(CancelledError("Request.cancel: the request was cancelled"), "cancelled")
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why it has ended; None while it goes on.
+
+        "stop" and "length" as in `Completion`; "cancelled" by `cancel` or `Batcher.close`; "timeout"; or "error", which
+        `result` raises.
+        """
+        return self._reason if self.done else None
+
+    @property
+    def stop_text(self) -> str | None:
+        """The text of `stop` that has ended it, if one has."""
+        return self._text.stop_text
 
     @property
     def done(self) -> bool:
@@ -180,12 +242,34 @@ class Request:
         with self._changed:
             times, num_new = self._token_times, len(self._sequence.tokens) - self._num_prompt
             first_seconds, new_seconds = (times[0] - self._begin, times[-1] - times[0]) if times else (nan, 0.0)
-            return RequestStatistics(self._num_prompt, num_new, self._sequence.num_shared, first_seconds, new_seconds)
+            queued = nan if self._reading_began is None else self._reading_began - self._begin
+            sequence = self._sequence
+            return RequestStatistics(
+                self._num_prompt,
+                num_new,
+                sequence.num_shared,
+                first_seconds,
+                new_seconds,
+                queued,
+                min(sequence.num_cached, self._num_prompt),
+            )
 
     def __repr__(self) -> str:
         state = "going on" if not self.done else "done" if self._error is None else name_of_type(self._error)
         num_new = len(self._sequence.tokens) - self._num_prompt
         return f"{type(self).__name__}({self._num_prompt} tokens, {num_new} new, {state})"
+
+    def _whole_text(self, what: str, timeout: float | None) -> str:
+        self._check_process(what)
+        longest = None if timeout is None else checked_real(f"Request.{what}", "timeout", timeout)
+        if longest is None:
+            self._check_wait(what)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.done, longest):
+                raise TimeoutError(f"Request.{what}: the request has not ended in {timeout} s; it goes on")
+            if self._error is not None:
+                raise self._error
+            return "".join(self._pieces())
 
     def _pieces(self) -> list[str]:
         return self._text.advance(self._choice.new_tokens, self.done and self._error is None)
@@ -222,6 +306,11 @@ class Request:
 
     # The thread that steps calls the methods below.
 
+    def _begin_reading(self, now: float) -> None:
+        """Keep the time of the first step that reads tokens of the request."""
+        if self._reading_began is None:
+            self._reading_began = now
+
     def _take(self, token: int, now: float) -> None:
         """Append the next token."""
         with self._changed:
@@ -233,7 +322,8 @@ class Request:
     def _advance(self, now: float) -> None:
         """Update the text, call the callback, and end the request, by the tokens so far and the time."""
         if self._deadline is not None and now >= self._deadline[0]:
-            self._end(TimeoutError(f"Batcher.submit: the request has not ended in its timeout, {self._deadline[1]} s"))
+            message = f"Batcher.submit: the request has not ended in its timeout, {self._deadline[1]} s"
+            self._end(TimeoutError(message), "timeout")
         new = self._choice.new_tokens
         if not new or self.done:
             return
@@ -242,15 +332,16 @@ class Request:
             if self._is_text_needed:
                 with self._changed:
                     self._text.advance(new, False)
-                    is_whole = is_whole or self._text.is_stopped
+                    is_whole = is_whole or self._text.stop_text is not None
                     self._text.advance(new, is_whole)
+                    self._choice.is_stopped = self._text.stop_text is not None
                 self._call(is_whole)
             if is_whole:
-                self._end(None)
+                self._end(None, self._choice.finish_reason)
         except BaseException as error:  # of the tokenizer, or whatever the callback raises
             if is_of_signal(error):
                 raise
-            self._end(_for_waiters(error))
+            self._end(for_waiters("Batcher.submit: on_text", error), "error")
 
     def _call(self, is_last: bool) -> None:
         """Call the callback with its next pieces, and with None at the end."""
@@ -272,12 +363,24 @@ class Request:
             if is_of_signal(error):
                 raise
 
-    def _end(self, error: BaseException | None) -> bool:
+    def _news(self) -> StepEvent | None:
+        """Return the event of what has happened since the last call, if anything has."""
+        with self._changed:
+            tokens, pieces, reason = self._choice.new_tokens, self._text.pieces, self.finish_reason
+            num_tokens, num_pieces = self._num_told
+            new, piece = tuple(tokens[num_tokens:]), "".join(pieces[num_pieces:])
+            if self._is_end_told or not (new or piece or reason):
+                return None
+            self._num_told, self._is_end_told = (len(tokens), len(pieces)), reason is not None
+        logprobs = self._choice.logprobs or ()
+        return StepEvent(self, piece, new, logprobs[num_tokens : len(tokens)], reason)
+
+    def _end(self, error: BaseException | None, reason: FinishReason | None) -> bool:
         """End the request, and return True, unless it has ended."""
         with self._changed:
             if self.done:
                 return False
-            self._error = error
+            self._error, self._reason = error, reason
             self._sequence.has_ended = True
             self._changed.notify_all()
         self._wake()
@@ -299,11 +402,11 @@ def is_of_signal(error: BaseException) -> bool:
     return is_main and isinstance(error, (KeyboardInterrupt, SystemExit))
 
 
-def _for_waiters(error: BaseException) -> Exception:
-    """Return the exception that whoever waits for a request gets, for one that ended it."""
+def for_waiters(callback: str, error: BaseException) -> Exception:
+    """Return the exception for those who wait for a request, by the one with which a callback ended it."""
     if isinstance(error, Exception):
         return error
-    failure = RuntimeError(f"Batcher.submit: on_text failed with {name_of_type(error)}: {shown(str(error))}")
+    failure = RuntimeError(f"{callback} failed with {name_of_type(error)}: {shown(str(error))}")
     failure.__cause__ = error
     return failure
 

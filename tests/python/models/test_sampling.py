@@ -30,6 +30,8 @@ RULES: list[dict[str, Any]] = [
     {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.3},
     {"temperature": 1.0, "repetition_penalty": 5.0},
     {"temperature": 1.0, "repetition_penalty": 0.6, "top_k": 3},
+    {"temperature": 1.0, "logit_bias": {0: 3.5, 2: -100.0, 4: -1.25}},
+    {"temperature": 1.3, "logit_bias": {1: 2.0, 3: 0.5}, "repetition_penalty": 1.4, "top_p": 0.9},
 ]
 
 
@@ -65,6 +67,8 @@ def shares(given: dict[str, Any], logits: np.ndarray, prompt: list[int], count: 
 def expected_shares(given: dict[str, Any], logits: np.ndarray, prompt: list[int]) -> np.ndarray:
     """By the definitions, in float64."""
     x = logits.astype(np.float64)
+    for token, bias in given.get("logit_bias", {}).items():
+        x[token] += bias
     penalty = given.get("repetition_penalty", 1.0)
     for token in set(prompt):
         x[token] = x[token] * penalty if x[token] < 0 else x[token] / penalty
@@ -96,7 +100,12 @@ def test_tokens_are_drawn_by_the_rules(given: dict[str, Any], vocab: int) -> Non
 def test_the_rules_are_those_of_transformers(given: dict[str, Any], vocab: int) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     logits, prompt = logits_of(vocab), [1, 3, 3, 0]
-    steps = [
+
+    def bias(biases: dict[int, float]) -> Any:
+        return transformers.SequenceBiasLogitsProcessor([[[token], bias] for token, bias in biases.items()])
+
+    steps: list[tuple[str, Any]] = [
+        ("logit_bias", bias),
         ("repetition_penalty", transformers.RepetitionPenaltyLogitsProcessor),
         ("temperature", transformers.TemperatureLogitsWarper),
         ("top_k", transformers.TopKLogitsWarper),
@@ -111,6 +120,30 @@ def test_the_rules_are_those_of_transformers(given: dict[str, Any], vocab: int) 
     expected = expected_shares(given, logits, prompt)
     np.testing.assert_array_equal(theirs > 0, expected > 0)
     np.testing.assert_allclose(theirs, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("vocab", VOCABULARIES)
+def test_tokens_chosen_before_change_the_logits(vocab: int) -> None:
+    """By the definition of OpenAI and vLLM, where prompts do not count, and by transformers, before enough tokens."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    prompt, new, ends = [1, 3, 3, 0], [2, 2, 4, 2], [0, 3]
+    given: dict[str, Any] = {"frequency_penalty": 0.75, "presence_penalty": -1.5, "repetition_penalty": 1.5}
+    seen: list[np.ndarray] = []
+    for least in (4, 5):
+        options = SamplingOptions.checked("generate", given | {"min_new_tokens": least, "temperature": 0.0})
+        choice = TokenChoice("generate", options, list(prompt), vocab, 9, frozenset(ends))
+        for token in new:
+            choice.choose(logits_of(vocab))
+            choice.tokens.append(token)
+        x = torch.tensor(logits_of(vocab)[None])
+        x = transformers.RepetitionPenaltyLogitsProcessor(1.5)(torch.tensor([prompt + new]), x)
+        for token in set(new):
+            x[0, token] -= 0.75 * new.count(token) - 1.5
+        x = transformers.MinNewTokensLengthLogitsProcessor(len(prompt), least, ends)(torch.tensor([prompt + new]), x)
+        seen.append(x[0].numpy())
+        assert choice.choose(logits_of(vocab)) == int(x[0].argmax())
+        np.testing.assert_allclose(choice._changed(logits_of(vocab)), seen[-1], rtol=1e-6)
+    assert [np.isinf(x).sum() for x in seen] == [0, 2]
 
 
 @pytest.mark.parametrize("vocab", VOCABULARIES)
@@ -178,9 +211,18 @@ def test_a_choice_does_not_depend_on_the_others(vocab: int, penalty: float | Non
         ({"top_p": 0.0}, ValueError, "top_p"),
         ({"top_k": 0}, ValueError, "top_k"),
         ({"temperature": -1.0}, ValueError, "temperature"),
+        ({"frequency_penalty": 2.5}, ValueError, "generate: frequency_penalty must be from -2 to 2; got 2.5"),
+        ({"presence_penalty": "1"}, TypeError, "generate: presence_penalty"),
+        ({"logit_bias": [1, 2]}, TypeError, "generate: logit_bias must be a dict of tokens and numbers; got"),
+        ({"logit_bias": {"1": 2}}, TypeError, "generate: a token of logit_bias"),
+        ({"logit_bias": {-1: 2}}, ValueError, "generate: a token of logit_bias must be from 0 to 9; got -1"),
+        ({"logit_bias": {10: 2}}, ValueError, "generate: a token of logit_bias must be from 0 to 9; got 10"),
+        ({"logit_bias": {3: 101}}, ValueError, "generate: logit_bias of token 3 must be from -100 to 100; got 101"),
+        ({"logit_bias": {3: None}}, TypeError, "generate: logit_bias of token 3"),
+        ({"min_new_tokens": 8}, ValueError, "generate: min_new_tokens must be from 0 to 7; got 8"),
     ],
     ids=str,
 )
 def test_bad_rules_are_refused(fault: dict[str, Any], kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
-        SamplingOptions.checked("generate", {"temperature": 1.0} | fault)
+        SamplingOptions.checked("generate", {"temperature": 1.0} | fault, 10, 7)

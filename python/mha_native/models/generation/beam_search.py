@@ -11,7 +11,7 @@ from ...functions.messages import shown
 from ...functions.scalars import checked_integer, checked_real
 from ...layers._constructor_arguments import checked_size
 from .engine import MOST_NEW_TOKENS, Caches
-from .sampling import largest
+from .logprobs import largest
 
 EarlyStopping: TypeAlias = bool | Literal["never"]
 

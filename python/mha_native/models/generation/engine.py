@@ -10,9 +10,10 @@ from numpy.typing import DTypeLike, NDArray
 from ...functions.dtypes import dtype_name, numpy_dtype
 from ...functions.messages import in_the_name_of, shown
 from ...functions.runtime import threads_of_call
+from ...functions.scalars import checked_boolean, checked_integer
 from ...layers._constructor_arguments import checked_size
 from ..text.batching import packed
-from .sampling import SamplingKeywords, SamplingOptions, TokenChoice, choose
+from .sampling import SamplingKeywords, SamplingOptions, TokenChoice, checked_token, choose
 
 # Caches have room for this many tokens after the prompts at first. Full caches double, so a long generation moves each
 # key about once, while every step reads all keys.
@@ -26,33 +27,74 @@ class GenerationKeywords(SamplingKeywords, total=False):
 
     max_new_tokens: int
     stop: Any
+    stop_token_ids: Sequence[int] | None
+    ignore_eos: bool
     num_threads: int | None
     cache_dtype: DTypeLike | None
 
 
+class CompletionKeywords(GenerationKeywords, total=False):
+    """Keyword arguments of functions that return more than a text; `CausalLM.complete` explains them."""
+
+    logprobs: int | None
+    prompt_logprobs: int | None
+
+
 class GenerationOptions(NamedTuple):
-    """`GenerationKeywords` with defaults and the sampling options in one field."""
+    """`CompletionKeywords` with defaults and the sampling options in one field."""
 
     max_new_tokens: int
     sampling: SamplingOptions
     stop: tuple[str, ...]
     num_threads: int | None
     cache_dtype: str | None
+    stop_tokens: frozenset[int]
+    ignore_eos: bool
+    logprobs: int | None
+    prompt_logprobs: int | None
 
     @classmethod
     def checked(
-        cls, function: str, given: Mapping[str, Any], model_dtype: np.dtype[Any], without: Sequence[str] = ()
+        cls,
+        function: str,
+        given: Mapping[str, Any],
+        model_dtype: np.dtype[Any],
+        vocab_size: int | None = None,
+        keywords: Any = GenerationKeywords,
+        without: Sequence[str] = (),
     ) -> "GenerationOptions":
-        """Return the options that a caller gave by name, or raise TypeError or ValueError. `without` names options that
-        the function does not have."""
+        """Return the options that a caller gave by name, or raise TypeError or ValueError.
+
+        `keywords` is the class of the options that the function has, and `without` names some that it does not have.
+        """
         most_new = checked_size(function, "max_new_tokens", given.get("max_new_tokens", MOST_NEW_TOKENS))
         num_threads = threads_of_call(function, given.get("num_threads"))
-        sampling = SamplingOptions.checked(function, given)
+        sampling = SamplingOptions.checked(function, given, vocab_size, most_new)
         for name in given:
-            if name not in GenerationKeywords.__optional_keys__ or name in without:
+            if name not in keywords.__optional_keys__ or name in without:
                 raise TypeError(f"{function}: got an unexpected keyword argument {shown(name)}")
-        cache_dtype = _checked_cache_dtype(function, given.get("cache_dtype"), model_dtype)
-        return cls(most_new, sampling, _checked_stop(function, given.get("stop")), num_threads, cache_dtype)
+        logprobs, prompt_logprobs = (
+            None if given.get(name) is None else checked_integer(function, name, given[name], 0)
+            for name in ("logprobs", "prompt_logprobs")
+        )
+        return cls(
+            most_new,
+            sampling,
+            _checked_stop(function, given.get("stop")),
+            num_threads,
+            _checked_cache_dtype(function, given.get("cache_dtype"), model_dtype),
+            _checked_stop_tokens(function, given.get("stop_token_ids"), vocab_size),
+            checked_boolean(function, "ignore_eos", given.get("ignore_eos", False)),
+            logprobs,
+            prompt_logprobs,
+        )
+
+
+def _checked_stop_tokens(function: str, given: Any, vocab_size: int | None) -> frozenset[int]:
+    tokens = given.tolist() if isinstance(given, np.ndarray) else () if given is None else given
+    if not isinstance(tokens, (list, tuple, set, frozenset)):
+        raise TypeError(f"{function}: stop_token_ids must be a list of tokens; got {shown(given)}")
+    return frozenset(checked_token(function, "stop_token_ids", token, vocab_size) for token in tokens)
 
 
 def _checked_stop(function: str, stop: Any) -> tuple[str, ...]:
@@ -156,7 +198,7 @@ class Caches:
         counts: NDArray[np.int64],
         slots: NDArray[np.int64],
     ) -> NDArray[Any]:
-        """Read the next tokens of n sequences in one call; return the rows [n, E] of the last token of each.
+        """Read the next tokens of n sequences in one call; return the rows [N, E] of all of them.
 
         `tokens` [N] are all tokens of the first sequence, then all tokens of the next one: `counts` [n] of them.
         `begins` [n] are the places of the first ones in their sequences.
@@ -170,12 +212,15 @@ class Caches:
             return self._read(NewTokens(tokens, begins, np.arange(len(slots) + 1), slots), self.caches)
         cu_seqlens = np.concatenate([[0], np.cumsum(counts)])
         places = np.arange(len(tokens)) + np.repeat(begins - cu_seqlens[:-1], counts)
-        rows = self._read(NewTokens(tokens, places, cu_seqlens, slots), self.caches)
-        last: NDArray[Any] = rows[cu_seqlens[1:] - 1]
-        return last
+        return self._read(NewTokens(tokens, places, cu_seqlens, slots), self.caches)
 
     def _new(self, layer: Any) -> Any:
         return layer.new_cache(self._num_slots, self._capacity, **self._options)
+
+
+def last_rows(rows: NDArray[Any], ends: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the rows [n, E] of the last token of each of n sequences, which end before `ends` [n] of rows [N, E]."""
+    return rows if len(rows) == len(ends) else rows[ends - 1]
 
 
 class Step(NamedTuple):
@@ -204,7 +249,12 @@ def generate_steps(
     while len(sequences):
         begin = perf_counter()
         with in_the_name_of(function):
-            logits = caches.logits(caches.append(tokens, begins, counts, sequences))
+            rows = caches.append(tokens, begins, counts, sequences)
+            ends = np.cumsum(counts)
+            for choice, first, count, end in zip(choices, begins, counts, ends, strict=True):
+                if choice.reads_all:
+                    choice.read_prompt(int(first), rows[end - count : end], caches.logits)
+            logits = caches.logits(last_rows(rows, ends))
             chosen = choose(choices, logits)
             for choice, token in zip(choices, chosen, strict=True):
                 if isinstance(token, ValueError):

@@ -149,7 +149,7 @@ def generate(
     if stop_token is not None:
         stop_token = checked_integer(name, "stop_token", stop_token, 0, len(table) - 1)
     num_threads = threads_of_call(name, num_threads)
-    sampling = SamplingOptions.checked(name, of_choice)
+    sampling = SamplingOptions.checked(name, of_choice, len(table), max_new_tokens)
     sequences = [prompt[:length].tolist() for prompt, length in zip(tokens, lengths, strict=True)]
     of_all = len(table), max_new_tokens, frozenset([] if stop_token is None else [stop_token])
     choices = [TokenChoice(name, sampling, prompt, *of_all, b) for b, prompt in enumerate(sequences)]

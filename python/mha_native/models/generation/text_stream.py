@@ -26,7 +26,12 @@ class TextStream:
         self._num_shown = len(self._tokens)  # of the tokens, whose text is `_before`
         self._before = decode(self._tokens)
         self._held = ""  # a possible beginning of a stop string
-        self.is_stopped = False
+        self.stop_text: str | None = None  # the stop string that has ended the text
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a stop string has ended the text."""
+        return self.stop_text is not None
 
     def push(self, token: int) -> str:
         """The next piece of the text, which may be empty."""
@@ -58,10 +63,11 @@ class TextStream:
         if self.is_stopped:
             return ""
         text = self._held + new
-        places = [place for place in map(text.find, self._stop) if place >= 0]
+        places = [(place, i) for i, place in enumerate(map(text.find, self._stop)) if place >= 0]
         if places:
-            self.is_stopped, self._held = True, ""
-            return text[: min(places)]
+            place, i = min(places)
+            self.stop_text, self._held = self._stop[i], ""
+            return text[:place]
         num_held = max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - num_held :]
         return text[: len(text) - num_held]

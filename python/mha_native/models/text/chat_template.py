@@ -14,6 +14,12 @@ _LEAST_VERSION = (3, 1, 6)  # templates can leave the sandbox of older versions
 # Special tokens that templates use, by their names in tokenizer_config.json.
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
+# A conversation by which a template shows what it writes after an answer.
+_QUESTION, _ANSWER = "question", "the answer to it"
+
+# The most characters of a template. Templates of models have up to some 20,000, and this many take a second to compile.
+_LONGEST = 1 << 17
+
 _LONGEST_SEPARATOR = 16  # characters that tojson may put before each level, or between two values
 
 
@@ -29,6 +35,7 @@ class ChatTemplate:
         texts = {name: token.get("content") if isinstance(token, Mapping) else token for name, token in tokens.items()}
         self._tokens = {name: text for name, text in texts.items() if isinstance(text, str)}
         self._compiled: Any = None
+        self._after_answers: str | None = None
 
     def render(self, messages: list[dict[str, Any]], add_generation_prompt: bool, variables: Mapping[str, Any]) -> str:
         """Return the text of messages. ImportError without jinja2; ValueError without a template, or if it fails."""
@@ -47,6 +54,22 @@ class ChatTemplate:
             return str(self._compiled.render(messages=messages, **self._tokens, **given))
         except Exception as error:  # any error of a template, also one that it raises itself
             raise ValueError(f"{self._path}: the chat template failed: {_first_line(error)}") from error
+        finally:
+            self._compiled.environment.allow(0)  # keep no values of the messages
+
+    def text_after_answers(self) -> str:
+        """Return the text that the template writes after the answer that ends a conversation, without spaces before it.
+
+        It is empty if the template does not show it.
+        """
+        if self._after_answers is None:
+            messages = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
+            try:
+                _, found, after = self.render(messages, False, {}).rpartition(_ANSWER)
+            except ValueError:  # it may refuse any conversation
+                found = after = ""
+            self._after_answers = after.lstrip() if found else ""
+        return self._after_answers
 
     def _in_sandbox(self, template: str) -> Any:
         require_jinja()
@@ -59,6 +82,10 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = strftime_now
         environment.limit_filters()
+        if len(template) > _LONGEST:
+            raise ValueError(
+                f"{self._path}: the chat template must have at most {_LONGEST} characters; got {len(template)}"
+            )
         environment.allow(len(template))  # constants are computed with the template
         try:
             return environment.from_string(template)

@@ -154,6 +154,10 @@ class Tokenizer:
         added = self._library.get_added_tokens_decoder().items()
         return frozenset(number for number, token in added if token.special)
 
+    def first_special(self, text: str) -> frozenset[int]:
+        """Return the special token that a text begins with, if it begins with one."""
+        return frozenset(self.encode("text", text, 0, special=False)[:1]) & self._special
+
     def prompt_length(self, prompt: str) -> int:
         """Return the number of tokens that this prompt adds at the beginning of a text, special ones included."""
         with library_errors("the tokenizer failed"):

@@ -39,6 +39,12 @@ def _options(rng: Generator) -> Arguments:
         "top_p": 0.9,
         "min_p": 0.1,
         "repetition_penalty": 1.2,
+        "frequency_penalty": 0.5,
+        "presence_penalty": -0.5,
+        "logit_bias": {3: 1.5},
+        "min_new_tokens": 2,
+        "stop_token_ids": [7, 9],
+        "ignore_eos": True,
         "seed": 4,
         "num_threads": 1,
     }
@@ -66,6 +72,12 @@ def _generate(rng: Generator) -> Made:
 @entry("CausalLM.generate_tokens")
 def _generate_tokens(rng: Generator) -> Made:
     return language_model().generate_tokens, {"prompts": _prompts(rng)} | _options(rng)
+
+
+@entry("CausalLM.complete")
+def _complete(rng: Generator) -> Made:
+    more = some(rng, {"logprobs": 2, "prompt_logprobs": 0, "stop": ["a", "bc"]})
+    return language_model().complete, {"prompts": _prompts(rng)} | _options(rng) | more
 
 
 @entry("CausalLM.chat")

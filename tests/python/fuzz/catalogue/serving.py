@@ -6,10 +6,10 @@ import functools
 
 import numpy as np
 
-from mha_native.serving import Batcher
+from mha_native.serving import Batcher, Request
 
 from .entry import Generator, Made, entry, some
-from .language_models import language_model
+from .language_models import MESSAGES, language_model
 
 
 @functools.cache
@@ -29,6 +29,7 @@ def _batcher(rng: Generator) -> Made:
         "cache_dtype": "int8",
         "num_threads": 2,
         "max_waiting": 4,
+        "on_step": print,
     }
     small = {"max_sequences": 3, "num_pages": 5, "tokens_per_step": 16}
     return Batcher, {"model": language_model()} | small | some(rng, more)
@@ -38,13 +39,29 @@ def _batcher(rng: Generator) -> Made:
 def _submit(rng: Generator) -> Made:
     prompt = "the é" if rng.random() < 0.5 else np.array([9, 3])
     more = {"timeout": 5.0, "on_text": print, "max_new_tokens": 3, "temperature": 0.7, "top_k": 5, "seed": 4}
-    return batcher().submit, {"prompt": prompt} | some(rng, more | {"stop": ["a", "bc"]})
+    more |= {"stop": ["a", "bc"], "logprobs": 1, "prompt_logprobs": 0, "cache_salt": "a", "index": 2}
+    return batcher().submit, {"prompt": prompt} | some(rng, more)
 
 
-@entry("Request.result")
-def _result(_: Generator) -> Made:
+@entry("Batcher.submit_chat")
+def _submit_chat(rng: Generator) -> Made:
+    more = {"variables": {"tools": None}, "n": 2, "timeout": 5.0, "max_new_tokens": 3, "seed": 4, "cache_salt": "a"}
+    return batcher().submit_chat, {"messages": MESSAGES} | some(rng, more)
+
+
+def _done() -> Request:
     with_steps = Batcher(language_model(), max_sequences=1, num_pages=2)
     request = with_steps.submit(np.array([9, 3]), max_new_tokens=2)
     while with_steps.run_step():
         pass
-    return request.result, {"timeout": 1.0}
+    return request
+
+
+@entry("Request.result")
+def _result(_: Generator) -> Made:
+    return _done().result, {"timeout": 1.0}
+
+
+@entry("Request.completion")
+def _completion(_: Generator) -> Made:
+    return _done().completion, {"timeout": 1.0}
