@@ -126,11 +126,11 @@ def test_texts_end_where_they_end_without_drafts(model: CausalLM, drafts: dict[s
 
 def longest_match(tokens: list[int], most: int) -> list[int]:
     """The draft of a lookup, by comparing all parts of the tokens."""
-    for length in range(min(16, len(tokens) - 1), 1, -1):
+    for length in range(min(16, len(tokens) - 1), 0, -1):
         for first in range(len(tokens) - length - 1, -1, -1):
             if tokens[first : first + length] == tokens[-length:]:
                 draft = list(tokens)
-                for place in range(first + length, first + length + most):
+                for place in range(first + length, first + length + min(most, 2 * length)):
                     draft.append(draft[place])
                 return draft[len(tokens) :]
     return []

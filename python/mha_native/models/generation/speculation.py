@@ -22,8 +22,11 @@ from .sampling import TokenChoice, choose
 
 PROMPT_LOOKUP = "prompt-lookup"
 
-# A lookup compares this many of the last tokens. Fewer equal ones give no draft: most single tokens go on differently.
-_FEWEST_EQUAL, _MOST_EQUAL = 2, 16
+# A lookup compares this many of the last tokens.
+_MOST_EQUAL = 16
+
+# Its draft has up to so many times the number of equal tokens: the longer the match, the longer it goes on.
+_DRAFT_OF_MATCH = 2
 
 
 class Drafter(Protocol):
@@ -56,10 +59,9 @@ def _continuation(tokens: list[int], most: int) -> list[int]:
         ends = longer
     else:
         length = min(last, _MOST_EQUAL)
-    if length < _FEWEST_EQUAL:
-        return []
-    first = int(ends[-1]) + 1
-    return [tokens[first + i % (len(tokens) - first)] for i in range(most)]  # an occurrence may overlap the last tokens
+    first = int(ends[-1]) + 1 if length else 0
+    num_tokens = min(most, _DRAFT_OF_MATCH * length)
+    return [tokens[first + i % (len(tokens) - first)] for i in range(num_tokens)]  # a match may overlap the last tokens
 
 
 class DraftModel:
