@@ -100,6 +100,8 @@ def _of_language_model(folder: Path) -> dict[str, Callable[..., Any]]:
     messages = [{"role": "user", "content": "the"}]
     return {
         f"{LANGUAGE}.generate": lambda **flags: model.generate("a", max_new_tokens=1, **flags),
+        f"{LANGUAGE}.generate_tokens": lambda **flags: model.generate_tokens("a", max_new_tokens=1, **flags),
+        f"{LANGUAGE}.complete": lambda **flags: model.complete("a", max_new_tokens=1, **flags),
         f"{LANGUAGE}.chat": lambda **flags: model.chat(messages, max_new_tokens=1, **flags),
         f"{LANGUAGE}.apply_chat_template": lambda **flags: model.apply_chat_template(messages, **flags),
         f"{LANGUAGE}.tokenize": lambda **flags: model.tokenize("a", **flags),

@@ -12,7 +12,19 @@ from ..functions.messages import rename_arguments, shown
 from ..models.generation.engine import GenerationOptions
 from .errors import UserError
 
-_GENERATION = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed")
+_GENERATION = (
+    "max_new_tokens",
+    "min_new_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "stop",
+    "seed",
+)
 
 
 def add_model(parser: argparse.ArgumentParser, further: str = "") -> None:
@@ -44,6 +56,7 @@ def formats_of(options: argparse.Namespace) -> dict[str, Any]:
 def add_generation(parser: argparse.ArgumentParser, most_new: int) -> None:
     """Add the length of the texts of a language model, and the choice of tokens; `most_new` tokens by default."""
     parser.add_argument("--max-new-tokens", metavar="N", type=count, default=most_new, help="default: %(default)s")
+    parser.add_argument("--min-new-tokens", metavar="N", type=int, help="before the text may end; default: 0")
     parser.add_argument("--temperature", metavar="T", type=float, help="0, the default, takes the most probable token")
     parser.add_argument("--top-k", metavar="K", type=count, help="draw among the K most probable tokens")
     parser.add_argument("--top-p", metavar="P", type=float, help="draw among the fewest tokens that reach P together")
@@ -51,6 +64,10 @@ def add_generation(parser: argparse.ArgumentParser, most_new: int) -> None:
     parser.add_argument("--min-p", metavar="P", type=float, help=share)
     penalty = "what the logits of tokens that are there already are divided by"
     parser.add_argument("--repetition-penalty", metavar="X", type=float, help=penalty)
+    often = "what the logit of a new token loses each time that it is chosen, from -2 to 2"
+    parser.add_argument("--frequency-penalty", metavar="X", type=float, help=often)
+    once = "what the logit of a new token loses once it is chosen, from -2 to 2"
+    parser.add_argument("--presence-penalty", metavar="X", type=float, help=once)
     parser.add_argument("--stop", metavar="TEXT", action="append", help="end before this text; may be given repeatedly")
     parser.add_argument("--seed", metavar="N", type=int, help="of draws; default: another one each time")
     length = "most tokens of a prompt and its continuation; default: as many as the model was trained with"

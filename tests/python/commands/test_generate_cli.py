@@ -45,7 +45,8 @@ def test_a_prompt_is_continued(directory: str, capsys: pytest.CaptureFixture[str
 def test_options_are_those_of_the_model(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
     model = CausalLM.from_pretrained(directory, weight_dtype="int8", max_length=20)
     options: dict[str, Any] = {
-        "temperature": 1.5, "top_k": 90, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.1, "seed": 3
+        "temperature": 1.5, "top_k": 90, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.1,
+        "frequency_penalty": 0.5, "presence_penalty": -0.25, "min_new_tokens": 2, "seed": 3
     }  # fmt: skip
     free = model.generate("the", **options)
     stop = free[len(free) // 2]
@@ -227,6 +228,9 @@ NUMBERS = {
     "--top-p": ["0", "1.5", "nan", "x"],
     "--min-p": ["-1", "2", "nan", "x"],
     "--repetition-penalty": ["0", "-1", "inf", "x"],
+    "--frequency-penalty": ["2.5", "nan", "x"],
+    "--presence-penalty": ["-2.5", "x"],
+    "--min-new-tokens": ["-1", "257", "x"],
     "--seed": ["-1", "x", "1.5"],
     "--max-length": ["0", "-1", "x", "49", "1" + "0" * 30],
     "--stop": [""],

@@ -153,6 +153,19 @@ GREEDY = {
     "dict()": _grown("{}", "dict(a=ns.x, b=ns.x)", "{{ ns.x | string }}"),
     "tuples": _grown("()", "(ns.x, ns.x)", "{{ ns.x ~ 'a' }}"),
     "nested text": _LONG + "{{ ([[x]] * 1000000) | string | length }}",
+    "three billion": "{{ 'a' * 3000000000 }}",
+    "characters": "{{ ('😀' * 15000000) | list | length }}",
+    "batches": "{{ ('a' * 15000000) | batch(1) | list | length }}",
+    "selected": "{{ ('😀' * 3000000) | select | list | length }}",
+    "parts": "{{ ('a,' * 7000000).split(',') | length }}",
+    # The results of these are small, and their time is not.
+    "strip": _LONG + "{{ x.strip('b' * 1000000 ~ 'a') }}",
+    "trim": _LONG + "{{ x | trim('b' * 1000000 ~ 'a') }}",
+    "rfind": _LONG + "{{ x.rfind('ab' ~ 'a' * 500000) }}",
+    "urlize": "{{ ('a' ~ '(' * 400000 ~ ')' * 400000) | urlize }}",
+    "wordwrap of a word": _LONG + "{{ x | wordwrap(1) }}",
+    "striptags": "{{ ('<!---->' * 500000) | striptags }}",
+    "pprint": _grown("[0]", "[ns.x, ns.x][:1] * 4", "{{ ns.x | pprint }}"),
 }
 
 LIMIT = "it must make at most"
@@ -166,11 +179,18 @@ def test_a_template_that_would_fill_the_memory_or_run_without_end_is_refused() -
         "indent of tojson must be at most 16; got 17": "{{ messages | tojson(indent=17) }}",
         "separators of tojson must have at most 16": "{{ messages | tojson(separators=(',' * 17, ':')) }}",
         "'lipsum' is undefined": "{{ lipsum(10**9) }}",
+        "integers must have at most 4096 bits": "{{ 3 ** 10000000000 }}",
+        "integers must have at": _grown("10**6", "ns.x * ns.x", "{{ ns.x }}"),
+        "start of sum must be a number": "{{ range(8000) | map('string') | map('list') | sum(start=[]) | length }}",
+        "it must take at most 1 s of processor time": _LONG
+        + "{% for i in range(99999) %}{{ x.isalpha() }}{% endfor %}",
     }
     code = f"""
         import resource
         from pathlib import Path
+        from mha_native.models.text import bounded_template
         from mha_native.models.text.chat_template import ChatTemplate
+        bounded_template._SECONDS = 1
         resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
         for template in {[*GREEDY.values(), *others.values()]!r}:
             try:
@@ -183,6 +203,11 @@ def test_a_template_that_would_fill_the_memory_or_run_without_end_is_refused() -
     for name, message in zip([*GREEDY, *others], result.stdout.splitlines(), strict=True):
         assert message.startswith("x: the chat template failed: "), (name, message)
         assert (name if name in others else LIMIT) in message, (name, message)
+
+
+def test_a_template_that_is_too_long_is_not_compiled() -> None:
+    with pytest.raises(ValueError, match=r"^x: the chat template must have at most 131072 characters; got 200000$"):
+        ChatTemplate(Path("x"), "{{ a }}".ljust(200000), {}).render(MESSAGES, True, {})
 
 
 def test_a_long_conversation_may_make_much() -> None:
