@@ -68,7 +68,9 @@ def test_tokens_are_those_without_drafts(
             assert statistics.accepted_tokens == statistics.draft_tokens > 0
             assert statistics.acceptance_rate == 1
     assert model.generate_tokens(PROMPTS[0], **speculative).tolist() == expected[0]
-    assert model.generate(PROMPTS, **speculative) == model.generate(PROMPTS, **options)
+    usual, found = (model.complete(PROMPTS, logprobs=2, **each) for each in (options, speculative))
+    for one, other in zip(usual, found, strict=True):
+        assert (one.text, one.finish_reason, one.logprobs) == (other.text, other.finish_reason, other.logprobs)
 
 
 def steps(model: CausalLM, drafter: Any, count: int, sampling: dict[str, Any], **cache: Any) -> list[list[Any]]:
