@@ -126,6 +126,16 @@ def test_texts_end_where_they_end_without_drafts(model: CausalLM, drafts: dict[s
         assert [tokens.tolist() for tokens in found] == [tokens.tolist() for tokens in expected]
 
 
+def test_a_draft_without_numbers_is_no_error(model: CausalLM, drafts: dict[str, Any], monkeypatch: Any) -> None:
+    """Its logits choose no token, and the model goes on without it."""
+    draft = drafts["one layer"]
+    monkeypatch.setattr(draft._model, "head", lambda rows, num_threads: np.full((len(rows), model.vocab_size), np.nan))
+    found = model.generate_tokens(PROMPTS, max_new_tokens=12, draft=draft)
+    assert model.statistics.draft_tokens == 0
+    assert np.isnan(model.statistics.acceptance_rate)
+    assert [x.tolist() for x in found] == [x.tolist() for x in model.generate_tokens(PROMPTS, max_new_tokens=12)]
+
+
 def longest_match(tokens: list[int], most: int) -> list[int]:
     """The draft of a lookup, by comparing all parts of the tokens."""
     for length in range(min(16, len(tokens) - 1), 0, -1):
@@ -151,7 +161,7 @@ def test_lookup_continues_the_longest_last_match() -> None:
     assert hits > 500
 
 
-def test_what_cannot_be_a_draft_is_refused(model: CausalLM, drafts: dict[str, Any], tmp_path: Path) -> None:
+def test_what_cannot_be_a_draft_is_refused(model: CausalLM, tmp_path: Path) -> None:
     function = "CausalLM.generate: "
     for draft in ("lookup", 3, object(), model._model):
         with pytest.raises(TypeError, match=f'{function}draft must be a CausalLM, "prompt-lookup" or None; got '):
@@ -161,12 +171,18 @@ def test_what_cannot_be_a_draft_is_refused(model: CausalLM, drafts: dict[str, An
             model.generate("a", draft="prompt-lookup", num_draft_tokens=count)
     with pytest.raises(ValueError, match=f"{function}num_draft_tokens needs a draft"):
         model.generate("a", num_draft_tokens=3)
-    tokenizer = tiny_language_model.tokenizer()
-    tokenizer.add_tokens(["wombat"])
-    files = {"tokenizer.json": tokenizer.to_str()}
-    other = tiny_language_model.write(tmp_path / "other", files, vocab_size=tokenizer.get_vocab_size())
-    with pytest.raises(ValueError, match=f"{function}draft must have the tokens of the model"):
-        model.generate("a", draft=CausalLM.from_pretrained(other))
+    others = []
+    for word in ("wombat", "numbat"):
+        tokenizer = tiny_language_model.tokenizer()
+        tokenizer.add_tokens([word])
+        files = {"tokenizer.json": tokenizer.to_str()}
+        size = tokenizer.get_vocab_size()
+        others.append(CausalLM.from_pretrained(tiny_language_model.write(tmp_path / word, files, vocab_size=size)))
+    rule = f"{function}draft must have the tokens of the model, "
+    with pytest.raises(ValueError, match=f"{rule}{size - 1}; got {size} tokens$"):
+        model.generate("a", draft=others[0])
+    with pytest.raises(ValueError, match=f"{rule}{size}; got {size} tokens, the same number but others$"):
+        others[0].generate("a", draft=others[1])
     with (
         Batcher(model) as batcher,
         pytest.raises(TypeError, match=r"Batcher.submit: draft is an option of CausalLM\.generate"),
