@@ -119,8 +119,10 @@ def checked_draft(function: str, given: Any, generator: Any) -> Any:
 
 
 def drafter_of(draft: Any, num_slots: int, longest: int, most: int, num_threads: int | None) -> Drafter:
-    """Return what drafts for `num_slots` sequences, whose prompts have up to `longest` tokens and whose model reads up
-    to `most`. `draft` comes from `checked_draft`."""
+    """Return the drafter of `num_slots` sequences with prompts of up to `longest` tokens.
+
+    `draft` comes from `checked_draft`. Each sequence has up to `most` tokens that the model reads.
+    """
     if draft == PROMPT_LOOKUP:
         return PromptLookup()
     most_tokens = min(most, draft.model.config.max_positions)
