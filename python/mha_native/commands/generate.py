@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..models import CausalLM
-from ..models.generation.engine import MOST_NEW_TOKENS
+from ..models.generation.engine import MOST_NEW_TOKENS, NUM_DRAFT_TOKENS
+from ..models.generation.speculation import PROMPT_LOOKUP
 from ..serving import Batcher, Request
 from .errors import UserError, complain
 from .input_texts import objects, opened, text_given, text_in
-from .model_calls import answers, errors_of_models, language_model
+from .model_calls import answers, errors_of_models, language_model, loaded
 from .output import check_lines_output, lines_to, refuse_to_replace_source, report, write_at_once
-from .shared_arguments import add_generation, add_model, generation_of, one_source
+from .shared_arguments import add_generation, add_model, count, formats_of, generation_of, one_source
 
 about = "text of a language model that continues prompts, or answers them"
 
@@ -36,13 +37,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--file", metavar="FILE", help=f"{lines}; - reads lines of standard input")
     parser.add_argument("--chat", action="store_true", help="answer prompts, by the chat template of the model")
     add_generation(parser, MOST_NEW_TOKENS)
+    draft = f"with --prompt: a smaller model with the same tokens, or {PROMPT_LOOKUP}; the text comes faster"
+    parser.add_argument("--draft", metavar="MODEL", help=draft)
+    most = f"with --draft: the most tokens that are drafted before they are verified; default: {NUM_DRAFT_TOKENS}"
+    parser.add_argument("--num-draft-tokens", metavar="N", type=count, help=most)
     output = "with --file: out.jsonl; default: JSON lines to standard output"
     parser.add_argument("--output", metavar="PATH", help=output)
 
 
 def run(options: argparse.Namespace) -> None:
     generation = generation_of(options)  # before the model is read
+    if options.num_draft_tokens is not None and options.draft is None:
+        options.usage_error("--num-draft-tokens needs --draft")
     if options.file is not None:
+        if options.draft is not None:
+            options.usage_error("--draft needs --prompt")
         _continue_file(options, generation)
     elif options.output is not None:
         options.usage_error("--output needs --file")
@@ -54,6 +63,10 @@ def _continue_prompt(options: argparse.Namespace, generation: dict[str, Any]) ->
     """Print how the model continues the prompt, or answers it, as it comes. Errors come before any output."""
     prompt = text_given(options.prompt)
     model = language_model(options)
+    if options.draft is not None:
+        generation["draft"] = _draft(options)
+    if options.num_draft_tokens is not None:
+        generation["num_draft_tokens"] = options.num_draft_tokens
     with errors_of_models():
         given: Any = [{"role": "user", "content": prompt}] if options.chat else prompt
         pieces = (model.chat if options.chat else model.generate)(given, stream=True, **generation)
@@ -65,6 +78,13 @@ def _continue_prompt(options: argparse.Namespace, generation: dict[str, Any]) ->
         _end_line(model)
         raise
     _end_line(model)
+
+
+def _draft(options: argparse.Namespace) -> Any:
+    """Return the draft that the arguments name."""
+    if options.draft == PROMPT_LOOKUP:
+        return PROMPT_LOOKUP
+    return loaded(lambda: CausalLM.from_pretrained(options.draft, **formats_of(options)))
 
 
 def _continue_file(options: argparse.Namespace, generation: dict[str, Any]) -> None:
@@ -151,6 +171,8 @@ def _end_line(model: CausalLM) -> None:
     if statistics.new_tokens:
         speed = statistics.tokens_per_second
         words = "" if speed != speed else f", {speed:,.1f} tokens a second"
+        if drafted := statistics.draft_tokens:
+            words += f", {statistics.accepted_tokens:,} of {drafted:,} drafted tokens accepted"
         complain(
             f"{statistics.prompt_tokens:,} tokens read in {statistics.prompt_seconds:.2f} s, "
             f"{statistics.new_tokens:,} generated{words}"

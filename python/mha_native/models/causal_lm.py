@@ -159,6 +159,11 @@ class CausalLM(PretrainedGenerator):
         cache_dtype : optional
             The dtype of the cache of keys and values, for a model in float32: float32, bfloat16, float16 or int8, as
             for `KVCache`. Default: the dtype of the model.
+        draft : CausalLM or "prompt-lookup", optional
+            Draft tokens by a smaller model with the same tokens, or by a lookup of the last tokens in the text so far,
+            and verify several of them in one call of the model. The new tokens are the same as without a draft.
+        num_draft_tokens : int, default 8
+            The most tokens that are drafted before they are verified.
 
         Returns
         -------

@@ -268,6 +268,9 @@ class Batcher:
         for option in ("num_threads", "cache_dtype"):
             if option in given:
                 raise TypeError(f"{name}: {option} is an argument of Batcher, for all of its requests")
+        for option in ("draft", "num_draft_tokens"):
+            if option in given:
+                raise TypeError(f"{name}: {option} is an option of CausalLM.generate; a Batcher takes no drafts")
         if salt is not None and not isinstance(salt, str):
             raise TypeError(f"{name}: cache_salt must be a str; got {name_of_type(salt)}")
         count = 1 if n is None else checked_size(name, "n", n)

@@ -56,6 +56,15 @@ def test_options_are_those_of_the_model(directory: str, capsys: pytest.CaptureFi
     assert (code, out) == (0, f"{free[: free.index(stop)]}\n")
 
 
+def test_a_prompt_is_continued_with_drafts(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = CausalLM.from_pretrained(directory).generate("the the the", max_new_tokens=9)
+    for draft, report in (("prompt-lookup", ".*"), (directory, r", \d+ of \d+ drafted tokens accepted")):
+        arguments = ("--max-new-tokens", "9", "--draft", draft, "--num-draft-tokens", "3")
+        code, out, err = run(capsys, "generate", "--model", directory, "--prompt", "the the the", *arguments)
+        assert (code, out) == (0, f"{expected}\n")
+        assert re.fullmatch(SPEED.replace("\\n", f"{report}\\n"), err)
+
+
 def test_a_prompt_is_answered(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("jinja2")
     expected = CausalLM.from_pretrained(directory).chat([{"role": "user", "content": "the"}], max_new_tokens=5)
@@ -246,7 +255,13 @@ def test_a_message_names_the_option(
 
 
 def test_wrong_usage(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["--prompt", "a", "--file", "b"], ["--prompt", "a", "--output", "b.jsonl"]):
+    for arguments in (
+        [],
+        ["--prompt", "a", "--file", "b"],
+        ["--prompt", "a", "--output", "b.jsonl"],
+        ["--file", "b", "--draft", "prompt-lookup"],
+        ["--prompt", "a", "--num-draft-tokens", "3"],
+    ):
         with pytest.raises(SystemExit) as caught:
             run(capsys, "generate", "--model", directory, *arguments)
         assert caught.value.code == 2

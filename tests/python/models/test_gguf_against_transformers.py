@@ -11,7 +11,7 @@ import odd_texts
 import pytest
 from decoder_logits import logits, opened
 from test_decoders_against_transformers import BOUND
-from test_gguf_tokenizers import SENTENCE_PIECES
+from test_gguf_tokenizers import SENTENCE_PIECES, SPACE
 from tolerance import assert_close
 
 from mha_native.models.files.gguf.source import GGUFSource
@@ -101,7 +101,6 @@ def both_tokenizers(path: Path, architecture: str, changes: dict[str, Any]) -> t
         ("gpt2", {"tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.add_bos_token": False}),
         ("llama", {"tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.add_bos_token": True}),
         ("llama", {"tokenizer.ggml.pre": "tekken", "tokenizer.ggml.add_bos_token": False}),
-        ("llama", SENTENCE_PIECES),
         ("gemma3", SENTENCE_PIECES | {"tokenizer.ggml.add_space_prefix": False}),
     ],
 )
@@ -110,6 +109,15 @@ def test_tokens(architecture: str, changes: dict[str, Any], count: int, tmp_path
     ours, theirs = both_tokenizers(tmp_path, architecture, changes)
     for text in odd_texts.texts(count):
         assert ours.encode(text).ids == theirs(text).input_ids, text
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(20000, marks=pytest.mark.exhaustive)])
+def test_tokens_of_sentence_pieces(count: int, tmp_path: Path) -> None:
+    """transformers puts no space before a text that begins with one, nor after special tokens."""
+    ours, theirs = both_tokenizers(tmp_path, "llama", SENTENCE_PIECES)
+    for text in odd_texts.texts(count):
+        if not text.startswith((" ", SPACE)) and not any(token in text for token in ("<unk>", "<s>", "</s>")):
+            assert ours.encode(text).ids == theirs(text).input_ids, text
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(20000, marks=pytest.mark.exhaustive)])

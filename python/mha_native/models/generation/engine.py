@@ -21,6 +21,8 @@ FIRST_ROOM = 256
 
 MOST_NEW_TOKENS = 256  # the default of `max_new_tokens`: some paragraphs
 
+NUM_DRAFT_TOKENS = 8  # the default of `num_draft_tokens`
+
 
 class GenerationKeywords(SamplingKeywords, total=False):
     """Keyword arguments of all methods of `CausalLM` that generate; `CausalLM.generate` explains them."""
@@ -31,6 +33,8 @@ class GenerationKeywords(SamplingKeywords, total=False):
     ignore_eos: bool
     num_threads: int | None
     cache_dtype: DTypeLike | None
+    draft: Any
+    num_draft_tokens: int
 
 
 class CompletionKeywords(GenerationKeywords, total=False):
@@ -52,6 +56,8 @@ class GenerationOptions(NamedTuple):
     ignore_eos: bool
     logprobs: int | None
     prompt_logprobs: int | None
+    draft: Any  # as it was given: `checked_draft` knows the model
+    num_draft_tokens: int
 
     @classmethod
     def checked(
@@ -77,6 +83,9 @@ class GenerationOptions(NamedTuple):
             None if given.get(name) is None else checked_integer(function, name, given[name], 0)
             for name in ("logprobs", "prompt_logprobs")
         )
+        draft, num_draft = given.get("draft"), given.get("num_draft_tokens", NUM_DRAFT_TOKENS)
+        if draft is None and "num_draft_tokens" in given:
+            raise ValueError(f"{function}: num_draft_tokens needs a draft; got {shown(num_draft)} without one")
         return cls(
             most_new,
             sampling,
@@ -87,6 +96,8 @@ class GenerationOptions(NamedTuple):
             checked_boolean(function, "ignore_eos", given.get("ignore_eos", False)),
             logprobs,
             prompt_logprobs,
+            draft,
+            checked_size(function, "num_draft_tokens", num_draft),
         )
 
 
@@ -133,6 +144,8 @@ class GenerationStatistics(NamedTuple):
         Until the first new token of each prompt.
     new_seconds : float
         For all other tokens. The time of the caller between two of them is not counted.
+    draft_tokens, accepted_tokens : int
+        Drafted tokens, and the ones that the model has chosen, too; 0 without a draft.
 
     Examples
     --------
@@ -147,6 +160,8 @@ class GenerationStatistics(NamedTuple):
     new_tokens: int
     prompt_seconds: float
     new_seconds: float
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def prompt_tokens_per_second(self) -> float:
@@ -157,6 +172,11 @@ class GenerationStatistics(NamedTuple):
     def tokens_per_second(self) -> float:
         """Tokens generated in a second, without the first one of each prompt; NaN if there were no others."""
         return (self.new_tokens - self.num_prompts) / self.new_seconds if self.new_seconds > 0 else float("nan")
+
+    @property
+    def acceptance_rate(self) -> float:
+        """The part of the drafted tokens that was accepted; NaN if there were none."""
+        return self.accepted_tokens / self.draft_tokens if self.draft_tokens else float("nan")
 
 
 class NewTokens(NamedTuple):
@@ -214,6 +234,12 @@ class Caches:
         places = np.arange(len(tokens)) + np.repeat(begins - cu_seqlens[:-1], counts)
         return self._read(NewTokens(tokens, places, cu_seqlens, slots), self.caches)
 
+    def rollback(self, counts: NDArray[np.int64]) -> None:
+        """Forget the newest tokens of each slot, `counts` [num_slots] of them."""
+        if counts.any():
+            for cache in self.caches:
+                cache.rollback(counts)
+
     def _new(self, layer: Any) -> Any:
         return layer.new_cache(self._num_slots, self._capacity, **self._options)
 
@@ -255,11 +281,7 @@ def generate_steps(
                 if choice.reads_all:
                     choice.read_prompt(int(first), rows[end - count : end], caches.logits)
             logits = caches.logits(last_rows(rows, ends))
-            chosen = choose(choices, logits)
-            for choice, token in zip(choices, chosen, strict=True):
-                if isinstance(token, ValueError):
-                    raise token
-                choice.tokens.append(token)
+            chosen = add_tokens(choices, logits)
         tokens, seconds = np.array(chosen, np.int64), perf_counter() - begin
         if statistics.new_tokens:
             seconds += statistics.new_seconds
@@ -274,6 +296,16 @@ def generate_steps(
             choices = [choice for choice, stays in zip(choices, is_left, strict=True) if stays]
             sequences, tokens, begins = sequences[is_left], tokens[is_left], begins[is_left]
         counts = np.ones_like(sequences)
+
+
+def add_tokens(choices: Sequence[TokenChoice], logits: NDArray[Any]) -> list[int]:
+    """Append the next token to the tokens of each of n sequences, by logits [n, V]; return these tokens."""
+    chosen = choose(choices, logits)
+    for choice, token in zip(choices, chosen, strict=True):
+        if isinstance(token, ValueError):
+            raise token
+        choice.tokens.append(token)
+    return chosen  # type: ignore[return-value]  # there is no error among them
 
 
 def read_padded(decoder: Any, x: NDArray[Any], new: NewTokens, num_slots: int, **options: Any) -> NDArray[Any]:

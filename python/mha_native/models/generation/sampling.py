@@ -1,5 +1,6 @@
 """The choice of the next token of a sequence by its logits, and the options of the choice."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from inspect import cleandoc
 from textwrap import indent
@@ -231,6 +232,18 @@ class TokenChoice:
     def reads_all(self) -> bool:
         """Whether `read_prompt` needs the rows of all tokens of the prompt."""
         return self._num_prompt_logprobs is not None
+
+    @property
+    def num_left(self) -> int:
+        """The most tokens that may follow."""
+        return self.most_new - len(self.tokens) + self._num_prompt
+
+    def ahead(self) -> "TokenChoice":
+        """Return a choice of the same tokens, by the same options and random numbers, with `tokens` of its own."""
+        other = copy.copy(self)
+        other.tokens, other._num_logprobs = self.tokens.copy(), None
+        other._seen = None if self._seen is None else self._seen.copy()
+        return other
 
     def choose(self, logits: NDArray[Any]) -> int:
         """Return the token after `tokens` by logits [V]. ValueError if the largest of them is not finite."""

@@ -22,6 +22,7 @@ from .engine import (
     generate_steps,
 )
 from .sampling import TokenChoice
+from .speculation import checked_draft, drafter_of, speculative_steps
 from .text_stream import TextStream
 
 
@@ -59,8 +60,11 @@ class TextGenerator(NamedTuple):
         self, function: str, given: Mapping[str, Any], keywords: Any = GenerationKeywords, without: Sequence[str] = ()
     ) -> GenerationOptions:
         """Return the options that a caller gave by name, as `GenerationOptions.checked` does for this model."""
-        model = self.model
-        return GenerationOptions.checked(function, given, model.dtype, model.config.vocab_size, keywords, without)
+        sizes = self.model.dtype, self.model.config.vocab_size
+        checked = GenerationOptions.checked(function, given, *sizes, keywords, without)
+        return (
+            checked if checked.draft is None else checked._replace(draft=checked_draft(function, checked.draft, self))
+        )
 
     def choice(self, function: str, options: GenerationOptions, prompt: list[int], index: int | None) -> TokenChoice:
         """Return the choice of the tokens after a prompt, the one at `index` of the prompts of a call."""
@@ -128,7 +132,10 @@ class TextGenerator(NamedTuple):
         with in_the_name_of(function):
             model = self.model.cached(options.num_threads)
             caches = Caches(model, len(prompts), longest, most, dtype=options.cache_dtype)
-        return choices, generate_steps(function, caches, choices, self.keep)
+            if options.draft is None:
+                return choices, generate_steps(function, caches, choices, self.keep)
+            drafter = drafter_of(options.draft, len(prompts), longest, most, options.num_threads)
+        return choices, speculative_steps(function, caches, choices, drafter, options.num_draft_tokens, self.keep)
 
     def _pieces(
         self, function: str, streams: list[TextStream], choices: list[TokenChoice], steps: Iterator[Step]

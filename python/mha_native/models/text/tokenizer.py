@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,12 @@ class Tokenizer:
         if isinstance(given, str) or self._long_texts is None:
             return self._beginning(given) if isinstance(given, str) else given
         return self._long_texts.beginnings(*given)
+
+    @functools.cached_property
+    def vocabulary_digest(self) -> bytes:
+        """A digest of all tokens and their numbers: equal for tokenizers with the same tokens."""
+        tokens = sorted(self._library.get_vocab().items())
+        return hashlib.sha256(repr(tokens).encode("utf-8", "surrogatepass")).digest()
 
     @functools.cached_property
     def _special(self) -> frozenset[int]:

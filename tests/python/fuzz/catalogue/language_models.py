@@ -48,7 +48,8 @@ def _options(rng: Generator) -> Arguments:
         "seed": 4,
         "num_threads": 1,
     }
-    return some(rng, more)
+    drafts = [{}, {"draft": "prompt-lookup"}, {"draft": language_model(), "num_draft_tokens": 2}]
+    return some(rng, more) | drafts[rng.integers(3)]
 
 
 def _of_text(rng: Generator) -> Arguments:

@@ -20,7 +20,6 @@ def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
         decoders,
         models,
         normalizers,
-        pre_tokenizers,
     )
 
     file.settings.expect({"tokenizer.ggml.remove_extra_whitespaces": False})
@@ -31,13 +30,11 @@ def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
         raise ValueError(
             f"{file.path}: tokenizer.ggml.tokens must have at most {_LONGEST_TOKEN} characters; got one of {longest}"
         )
-    # In Gemma the order of tokens, not their scores, is the order of merges. Its tokens of several spaces have spaces.
-    if is_gemma:
-        if has_prefix:
-            raise ValueError(f"{file.path}: tokenizer.ggml.add_space_prefix must be false for Gemma; got true")
-        numbers = {token.replace(" ", _SPACE) if token.isspace() else token: i for token, i in numbers.items()}
-        ranks: Sequence[float] = range(len(vocabulary.tokens))
-    else:
+    # In Gemma the order of tokens, not their scores, is the order of merges.
+    ranks: Sequence[float] = range(len(vocabulary.tokens))
+    if is_gemma and has_prefix:
+        raise ValueError(f"{file.path}: tokenizer.ggml.add_space_prefix must be false for Gemma; got true")
+    if not is_gemma:
         ranks = (-vocabulary.scores()).tolist()
     model = models.BPE(
         numbers,
@@ -47,24 +44,24 @@ def build_sentence_pieces(file: GGUFFile, vocabulary: Vocabulary) -> Any:
         byte_fallback=True,
     )
     tokenizer = Tokenizer(model)
+    # Each part of a text gets the space: the text itself, and the parts after tokens that are found first.
+    first = [normalizers.Prepend(_SPACE)] * has_prefix
+    tokenizer.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", _SPACE)])
     steps: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if is_gemma:
-        tokenizer.normalizer = normalizers.Replace(" ", _SPACE)
-    else:
-        scheme = "first" if has_prefix else "never"
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, prepend_scheme=scheme, split=False)
-        steps += [decoders.Strip(" ", 1, 0)] * has_prefix
-    tokenizer.decoder = decoders.Sequence(steps)
+    tokenizer.decoder = decoders.Sequence(steps + [decoders.Strip(" ", 1, 0)] * has_prefix)
     return tokenizer
 
 
 def _merges(numbers: dict[str, int], ranks: Sequence[float]) -> list[tuple[str, str]]:
-    """Return every pair of tokens that together are a token, in the order of the ranks of the joined tokens."""
+    """Return every pair of tokens that together are a token, in the order of the ranks of the joined tokens.
+
+    Of equal ranks, the token with the smaller number comes first.
+    """
     pairs = []
     for token, number in numbers.items():
         parts = [(token[:i], token[i:]) for i in range(1, len(token))]
         known = [(left, right) for left, right in parts if left in numbers and right in numbers]
         known.sort(key=lambda pair: (numbers[pair[0]], numbers[pair[1]]))
-        pairs += [(ranks[number], -len(left), -len(right), left, right) for left, right in known]
+        pairs += [(ranks[number], number, -len(left), left, right) for left, right in known]
     pairs.sort(key=lambda entry: entry[:3])
     return [(left, right) for *_, left, right in pairs]

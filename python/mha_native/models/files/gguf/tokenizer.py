@@ -19,6 +19,10 @@ _KNOWN = (
     "add_sep_token", "add_space_prefix", "remove_extra_whitespaces",
 )  # fmt: skip
 
+# Special tokens of Phi-3 take the spaces after them, except for these. Only the name of the model says that it is one.
+_PHI3 = ("phi-3", "phi3")
+_LEAVE_SPACES = ("<unk>", "<s>", "<|endoftext|>")
+
 # The supported kinds of models.
 _BYTE_LEVEL, _SENTENCE_PIECES = "gpt2", "llama"
 
@@ -36,9 +40,14 @@ def build_tokenizer(file: GGUFFile) -> Any:
     vocabulary = Vocabulary(file)
     with library_errors(f"{file.path} has no valid tokenizer"):
         tokenizer = build(file, vocabulary)
-        tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in vocabulary.special])
-        whole = [token for token in vocabulary.whole if tokenizer.token_to_id(token) is not None]
-        tokenizer.add_tokens([AddedToken(token, normalized=False) for token in whole])
+        takes_spaces = any(name in str(file.metadata.get("general.name")).lower() for name in _PHI3)
+        for tokens, add in (vocabulary.special, tokenizer.add_special_tokens), (vocabulary.whole, tokenizer.add_tokens):
+            add(
+                [
+                    AddedToken(token, normalized=False, rstrip=takes_spaces and token not in _LEAVE_SPACES)
+                    for token in tokens
+                ]
+            )
         before = _added(file, vocabulary, "bos", _adds_bos(file))
         behind = _added(file, vocabulary, "eos", _adds_eos(file))
         if before or behind:

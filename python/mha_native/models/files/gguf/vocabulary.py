@@ -9,14 +9,14 @@ from ....functions.messages import shown
 from .file import GGUFFile
 
 # Kinds of tokens, by their numbers in tokenizer.ggml.token_type.
-_CONTROL, _USER_DEFINED, _LAST_KIND = 3, 4, 6
+_UNKNOWN, _CONTROL, _USER_DEFINED, _LAST_KIND = 2, 3, 4, 6
 
 
 class Vocabulary:
     """Tokens by their numbers, checked.
 
-    `special` are control tokens, such as the end of a text. `whole` are other tokens that are found in texts before
-    texts are split.
+    `special` are control tokens, such as the end of a text, and the unknown token. `whole` are other tokens that are
+    found in texts before texts are split.
 
     Raises ValueError if there are no tokens, if two tokens are equal, or if an array does not have one value for each
     token.
@@ -35,7 +35,7 @@ class Vocabulary:
                 f"{file.path}: tokenizer.ggml.token_type must be of 1 to {_LAST_KIND}; "
                 f"got {kinds.min()} to {kinds.max()}"
             )
-        self.special = [self.tokens[i] for i in np.flatnonzero(kinds == _CONTROL)]
+        self.special = [self.tokens[i] for i in np.flatnonzero((kinds == _UNKNOWN) | (kinds == _CONTROL))]
         self.whole = [self.tokens[i] for i in np.flatnonzero(kinds == _USER_DEFINED)]
 
     def scores(self) -> NDArray[Any]:
