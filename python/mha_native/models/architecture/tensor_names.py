@@ -39,6 +39,7 @@ class BlockNames(NamedTuple):
     memory_norm: str = ""
     ungated_up: str = ""  # the name of ``up`` in a layer without a gate, if it differs
     transposed: bool = False  # whether matrices are [input features, output features]
+    by_heads: bool = False  # whether query, key and value, in one matrix, are stacked head by head
     up_first: bool = False  # whether up comes before the gate, where both are one matrix
 
     def shapes(self, config: BlockConfig, i: int) -> Shapes:
@@ -57,11 +58,14 @@ class BlockNames(NamedTuple):
         for name, parts in self._matrices(config, i).items():
             ends = np.cumsum([rows for rows, _ in parts.values()])[:-1]
             matrix = tensors[f"{name}.weight"]
-            for part, rows in zip(parts, np.split(matrix.T if self.transposed else matrix, ends), strict=True):
-                weights[f"{part}.weight"] = in_dtype(rows, dtype)
+            arrays = {"weight": matrix.T if self.transposed else matrix}
             if config.biases & parts.keys():
-                for part, bias in zip(parts, np.split(tensors[f"{name}.bias"], ends), strict=True):
-                    weights[f"{part}.bias"] = in_dtype(bias, dtype)
+                arrays["bias"] = tensors[f"{name}.bias"]
+            for which, array in arrays.items():
+                if self.by_heads and len(parts) == 3:
+                    array = _part_by_part(array, config.num_heads)
+                for part, rows in zip(parts, np.split(array, ends), strict=True):
+                    weights[f"{part}.{which}"] = in_dtype(rows, dtype)
         for part, _, norm in config.all_norms():
             read = norm.read(self._name(part, i), tensors, dtype)
             weights |= {f"{part}.{which}": numbers for which, numbers in read.items()}
@@ -81,6 +85,11 @@ class BlockNames(NamedTuple):
             name = "ungated_up" if part == "up" and self.ungated_up and not config.gated else part
             matrices.setdefault(self._name(name, i), {})[part] = shape
         return matrices
+
+
+def _part_by_part(rows: NDArray[Any], num_heads: int) -> NDArray[Any]:
+    """Return rows in the order of all queries, all keys, all values; they are stacked head by head."""
+    return rows.reshape(num_heads, 3, -1, *rows.shape[1:]).swapaxes(0, 1).reshape(rows.shape)
 
 
 class StackNames(NamedTuple):
