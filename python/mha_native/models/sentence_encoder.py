@@ -141,11 +141,11 @@ class SentenceEncoder(PretrainedModel):
         model : path of a directory, or name of a model
             The directory has config.json, tokenizer.json and model.safetensors (or several such files and
             model.safetensors.index.json). The ``model_type`` is bert, roberta, xlm-roberta, camembert, distilbert,
-            mpnet, modernbert, nomic_bert, gte, gemma3_text, llama, mistral, qwen2, qwen3 or t5; the activation GELU,
-            ReLU or, after BERT, SiLU; the weights float32, float16 or bfloat16. With modules.json the files of
-            sentence-transformers count, in their old and new forms: pooling, Dense and Normalize modules,
-            ``max_seq_length``, prompts, ``truncate_dim``. Without it an embedding is the mean of the vectors of its
-            tokens, and is not normalized.
+            mpnet, modernbert, nomic_bert, gte, albert, electra, deberta-v2, gemma3_text, llama, mistral, qwen2, qwen3,
+            t5, mt5 or umt5; the activation GELU, ReLU or, after BERT, SiLU; the weights float32, float16 or bfloat16.
+            With modules.json the files of sentence-transformers count, in their old and new forms: pooling, Dense and
+            Normalize modules, ``max_seq_length``, prompts, ``truncate_dim``. Without it an embedding is the mean of the
+            vectors of its tokens, and is not normalized.
 
             A str that is not a directory, such as ``"BAAI/bge-small-en-v1.5"``, is looked up in the local cache of
             Hugging Face. Missing models are downloaded by huggingface_hub, if it is installed and HF_HUB_OFFLINE is not

@@ -34,10 +34,11 @@ TRAINING = "mha_native_training"
 _CONFIG = Path("config.json")
 
 # Families whose layers are those of another one; what differs is before or behind them.
-_SAME_LAYERS = {"electra": "bert", "ernie": "bert"}
+_SAME_LAYERS = {"ernie": "bert"}
 
-# T5 hands on the bias of its first layer; the others are read from files with names that transformers lacks.
-_OTHERWISE = {"t5", "gte", "nomic_bert"}
+# T5 hands on the bias of its first layer, ALBERT repeats a layer, DeBERTa compares rows with positions; the others are
+# read from files with names that transformers lacks.
+_OTHERWISE = {"t5", "mt5", "umt5", "albert", "deberta-v2", "gte", "nomic_bert"}
 
 # Rules of rotary positions by which a model turns the same token otherwise in longer texts.
 _CHANGING_TURNS = ("dynamic", "longrope")

@@ -7,9 +7,9 @@ from .config import ModelConfig
 from .family import EMBEDDING, Family, described
 
 _MODULES = """
-    bert distilbert mpnet roberta modernbert nomic_bert gte
+    bert distilbert mpnet roberta modernbert nomic_bert gte albert electra deberta_v2
     gemma2 gemma3 gpt2 llama mistral qwen2 qwen3
-    bart marian mbart pegasus t5
+    bart marian mbart pegasus t5 m2m_100 mt5 umt5
 """
 
 FAMILIES: tuple[Family, ...] = tuple(

@@ -30,7 +30,10 @@ from .classification import TEXTS, TOKENS, ClassificationHead, head_of
 from .labels import Labels, read_labels
 
 # Classes in tokenizer_config.json of tokenizers that return token types, if it has no model_input_names.
-_CLASSES_WITH_TYPES = (None, "BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "ElectraTokenizerFast")
+_CLASSES_WITH_TYPES = (
+    *(None, "BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "ElectraTokenizerFast"),
+    *("DebertaV2Tokenizer", "DebertaV2TokenizerFast"),
+)
 
 _ST_TASK = "sequence-classification"  # the name in sentence-transformers
 
