@@ -128,6 +128,13 @@ def test_dtypes_and_copies(model_type: str, dtype: str, tmp_path: Path) -> None:
     assert_same_bits(copied.encode_tokens(SEQUENCES), expected)
 
 
+def test_repeated_layers_are_stored_once(tmp_path: Path) -> None:
+    model = SentenceEncoder.from_pretrained(tiny_encoders.write(tmp_path, "albert"))
+    for copied in (model, model.astype("float64"), model.quantize("int8"), pickle.loads(pickle.dumps(model))):
+        layers = copied._model.stacks[0].layers.layers
+        assert [layers.index(layer) for layer in layers] == [0, 0, 0, 3, 3]
+
+
 @pytest.mark.parametrize("model_type", ENCODERS)
 def test_a_model_with_a_head(model_type: str, tmp_path: Path) -> None:
     expected = SentenceEncoder.from_pretrained(tiny_encoders.write(tmp_path / "a", model_type)).encode(TEXTS)

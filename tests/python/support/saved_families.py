@@ -20,8 +20,8 @@ UNUSED_POSITIONS = dict.fromkeys(("roberta", "xlm-roberta", "camembert", "mpnet"
 
 WITHOUT_TYPES = ("distilbert", "mpnet", "modernbert")  # of tokens
 
-# What config.json says besides sizes. Layers that ALBERT repeats multiply roundings, so its weights are smaller; distances
-# of DeBERTa share rows of the table from 3 on.
+# What config.json says besides sizes. Layers that ALBERT repeats multiply roundings, so its weights are smaller;
+# distances of DeBERTa share rows of the table from 3 on.
 OWN = {
     "albert": {"embedding_size": 10, "num_hidden_layers": 3, "num_hidden_groups": 2, "initializer_range": 0.25},
     "electra": {"embedding_size": 12},
