@@ -331,6 +331,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "relative_attention_max_distance must be more than half the .* got 4",
     ),
     ("m2m_100", {"pad_token_id": None}, "pad_token_id must be an integer of at least 0; got None"),
+    ("m2m_100", {"pad_token_id": 2**40}, "pad_token_id must be less than vocab_size; got 1099511627776"),
     ("m2m_100", {"max_position_embeddings": 10**9}, "max_position_embeddings must be at most 16384; got 1000000000"),
     ("umt5", {"relative_attention_num_buckets": 6}, "relative_attention_num_buckets must be a multiple of 4; got 6"),
     ("t5", {"layer_norm_epsilon": -1.0}, r"layer_norm_epsilon must be a positive number; got -1\.0"),

@@ -199,6 +199,8 @@ def _positions(entries: Entries, family: Family, trained: int) -> tuple[int, int
         return trained, None, family.first_position
     padding = entries.count(keys.padding)
     if family.sines:  # which have no table whose first rows are for padding
+        if padding >= entries.size("vocab_size"):
+            raise ValueError(f"{entries.path}: {keys.padding} must be less than vocab_size; got {shown(padding)}")
         return trained, padding, padding + 1
     if trained <= padding + 1:
         raise ValueError(

@@ -19,7 +19,9 @@ _MOST_SPAN = 1 << 14
 def _terms(entries: Entries) -> set[str]:
     """Return which products with positions are added to scores, from a list or from names between bars."""
     given: Any = entries.values["pos_att_type"]
-    terms = [term.strip() for term in given.lower().split("|")] if isinstance(given, str) else given or []
+    terms = [term.strip() for term in given.lower().split("|")] if isinstance(given, str) else given
+    if terms is None:
+        return set()
     if not isinstance(terms, list) or not all(isinstance(term, str) and term in _TERMS for term in terms):
         raise ValueError(f"{entries.path}: pos_att_type must be a list of 'c2p' or 'p2c'; got {shown(given)}")
     return set(terms)

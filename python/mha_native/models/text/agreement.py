@@ -155,6 +155,9 @@ def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None
     steps = [step.get("type") for part in (normalizer, library.pre_tokenizer) for step in _steps_of(part)]
     for key, (step, adds, default) in _STEPS.get(kind or "", {}).items():
         _check_same(path, key, values.get(key, default), (step in steps) is adds, "text processing")
+    ends = [_content(values.get(key, default)) for key, default in (("cls_token", "[CLS]"), ("sep_token", "[SEP]"))]
+    if kind in _STEPS and not (None not in ends and _has_ends(library, *ends)):
+        raise ValueError(f"{path}: cls_token and sep_token must be the first and the last token of texts; got {ends}")
     if kind in _BERT_CLASSES and isinstance(library.model, models.WordPiece):
         _check_word_pieces(path, library, values)
     adds_blank = _adds_blank(library)
@@ -200,18 +203,23 @@ def _check_word_pieces(path: Path, library: Any, values: Mapping[str, Any]) -> N
 
     model = library.model
     first, last = (_content(values.get(key)) for key in ("cls_token", "sep_token"))
-    text = library.encode("a", add_special_tokens=False).ids
-    whole = [library.token_to_id(first or ""), *text, library.token_to_id(last or "")]
     are_usual = {
         "normalizer": isinstance(library.normalizer, normalizers.BertNormalizer),
         "pre_tokenizer": isinstance(library.pre_tokenizer, pre_tokenizers.BertPreTokenizer),
         "model": (model.continuing_subword_prefix, model.max_input_chars_per_word) == _WORD_PIECES,
-        "post_processor": None in (first, last) or (text and library.encode("a").ids == whole),
+        "post_processor": None in (first, last) or _has_ends(library, first, last),
     }
     for part, is_usual in are_usual.items():
         if not is_usual:
             name = values.get("tokenizer_class") or "BERT"
             raise ValueError(f"{path.with_name('tokenizer.json')}: {part} must be that of {name}, as {path.name} says")
+
+
+def _has_ends(library: Any, first: str, last: str) -> bool:
+    """Return whether a text of the tokenizer begins and ends with these tokens."""
+    text: list[int] = library.encode("a", add_special_tokens=False).ids
+    ends = library.token_to_id(first), library.token_to_id(last)
+    return bool(text) and None not in ends and library.encode("a").ids == [ends[0], *text, ends[1]]
 
 
 def _content(token: Any) -> Any:
