@@ -196,6 +196,7 @@ REFUSED: list[tuple[str, str, Any]] = [
         ("conv_kernel_size", 3), ("conv_kernel_size", None), ("attention_head_size", 6), ("embedding_size", 12),
         ("pos_att_type", ["c2p", "p2p"]), ("pos_att_type", 1), ("position_buckets", 1), ("position_buckets", 38),
         ("position_buckets", "6"), ("max_relative_positions", 3), ("max_relative_positions", 2.5),
+        ("max_position_embeddings", 2**40), ("pos_att_type", 0),
         ("relative_attention", 1), ("share_att_key", None), ("position_biased_input", "yes"), ("norm_rel_ebd", 3),
     ]],
 ]  # fmt: skip

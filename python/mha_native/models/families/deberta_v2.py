@@ -12,8 +12,8 @@ from .bert import NAMES
 
 _TERMS = {"c2p": "position_key", "p2c": "position_query"}
 
-# More rows than a table of positions has in any model.
-_MOST_SPAN = 1 << 14
+# A larger distance than in any model.
+_MOST_DISTANCE = 1 << 14
 
 
 def _terms(entries: Entries) -> set[str]:
@@ -38,14 +38,17 @@ def _relative(entries: Entries, terms: set[str], norm: Any) -> RelativeConfig:
     if not isinstance(norms, str):
         raise ValueError(f"{entries.path}: norm_rel_ebd must be a string, such as 'layer_norm'; got {shown(norms)}")
     has_norm = "layer_norm" in [part.strip() for part in norms.lower().split("|")]
+    if farthest > _MOST_DISTANCE:
+        raise ValueError(
+            f"{entries.path}: max_relative_positions, or else max_position_embeddings, must be at most "
+            f"{_MOST_DISTANCE}; got {shown(farthest)}"
+        )
     # Logarithms of distances beyond half the buckets are compared with the farthest one.
-    if span is not None and not 2 <= span < min(2 * farthest - 2, _MOST_SPAN):
+    if span is not None and not 2 <= span < 2 * farthest - 2:
         raise ValueError(
             f"{entries.path}: position_buckets must be at least 2, and half of them less than max_relative_positions "
             f"({farthest}) - 1; got {span}"
         )
-    if span is None and farthest > _MOST_SPAN:
-        raise ValueError(f"{entries.path}: max_relative_positions must be at most {_MOST_SPAN}; got {farthest}")
     return RelativeConfig(
         span=span or farthest,
         max_distance=None if span is None else farthest,
