@@ -3,6 +3,7 @@
 from .causal_lm import CausalLM, GenerationStatistics, TextScore
 from .sentence_encoder import SentenceEncoder
 from .seq2seq_lm import GeneratedText, Seq2SeqLM
+from .text.tokenizer import TokenizedText
 from .text_classifier import TextClassifier
 from .token_classifier import TokenClassifier
 
@@ -15,4 +16,5 @@ __all__ = [
     "TextClassifier",
     "TextScore",
     "TokenClassifier",
+    "TokenizedText",
 ]

@@ -370,6 +370,66 @@ class SentenceEncoder(PretrainedModel):
             for first, end in pairwise(cu_seqlens):
                 yield tokens[first:end].copy(), vectors[first:end].copy()
 
+    def tokens_of(
+        self,
+        texts: Any,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        add_special_tokens: bool = True,
+    ) -> Any:
+        """Return the tokens of texts with their places.
+
+        Parameters
+        ----------
+        texts : str, or N of them
+            As the model reads them, cut to `max_length` tokens.
+        prompt_name, prompt
+            As for `encode`. Places count from the begin of the prompt.
+        add_special_tokens : bool, default True
+            Add the tokens that begin and end texts.
+
+        Returns
+        -------
+        tokens : TokenizedText
+            For several texts a list of N.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for `encode`.
+        """
+        name = f"{type(self).__name__}.tokens_of"
+        before = self._settings.prompts.chosen(name, prompt_name, prompt)
+        return self._tokens_of(name, texts, before, add_special_tokens)
+
+    def count_tokens(
+        self,
+        texts: Any,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        add_special_tokens: bool = True,
+    ) -> Any:
+        """Return the number of tokens of texts, which is the cost of a call for them.
+
+        Parameters
+        ----------
+        texts, prompt_name, prompt, add_special_tokens
+            As for `tokens_of`.
+
+        Returns
+        -------
+        counts : int64 [N]
+            For one text an int.
+        """
+        name = f"{type(self).__name__}.count_tokens"
+        before = self._settings.prompts.chosen(name, prompt_name, prompt)
+        return self._count_tokens(name, texts, before, add_special_tokens)
+
+    def _reader(self) -> tuple[Any, bool]:
+        return self._tokenizer, False
+
     def attention_weights(self, text: str, *, num_threads: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
         """Return the attention weights of a text, in each layer and head.
 

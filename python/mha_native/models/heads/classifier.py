@@ -165,6 +165,9 @@ class PretrainedClassifier(PretrainedModel):
     def _model(self) -> Model:
         return self._classifier.model
 
+    def _reader(self) -> tuple[Any, bool]:
+        return self._classifier.tokenizer, self._TASK == TEXTS
+
     def _with_model(self: Public, model: Model) -> Public:
         return type(self)(self._classifier.with_model(model))
 
