@@ -88,6 +88,8 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[.
         f"{SENTENCES}.encode": lambda **flags: model.encode("dog", **flags),
         f"{SENTENCES}.encode_batches": lambda **flags: model.encode_batches(["dog"], **flags),
         f"{SENTENCES}.encode_tokens": lambda **flags: model.encode_tokens([[2, 3]], **flags),
+        **_of_reader(SENTENCES, model),
+        **_of_classifiers(tmp_path_factory),
         **_of_language_model(tmp_path_factory.mktemp("language_model")),
         **_of_translator(tmp_path_factory.mktemp("translator")),
     }
@@ -105,6 +107,7 @@ def _of_language_model(folder: Path) -> dict[str, Callable[..., Any]]:
         f"{LANGUAGE}.chat": lambda **flags: model.chat(messages, max_new_tokens=1, **flags),
         f"{LANGUAGE}.apply_chat_template": lambda **flags: model.apply_chat_template(messages, **flags),
         f"{LANGUAGE}.tokenize": lambda **flags: model.tokenize("a", **flags),
+        **_of_reader(LANGUAGE, model),
     }
 
 
@@ -115,7 +118,24 @@ def _of_translator(folder: Path) -> dict[str, Callable[..., Any]]:
         f"{TRANSLATOR}.generate": lambda **flags: model.generate("a", max_new_tokens=1, **flags),
         f"{TRANSLATOR}.generate_tokens": lambda **flags: model.generate_tokens([[2, 3]], max_new_tokens=1, **flags),
         f"{TRANSLATOR}.tokenize": lambda **flags: model.tokenize("a", **flags),
+        **_of_reader(TRANSLATOR, model),
     }
+
+
+def _of_reader(name: str, model: Any) -> dict[str, Callable[..., Any]]:
+    return {
+        f"{name}.tokens_of": lambda **flags: model.tokens_of("a", **flags),
+        f"{name}.count_tokens": lambda **flags: model.count_tokens("a", **flags),
+    }
+
+
+def _of_classifiers(folders: pytest.TempPathFactory) -> dict[str, Callable[..., Any]]:
+    tiny_classifiers = pytest.importorskip("tiny_classifiers")
+    calls: dict[str, Callable[..., Any]] = {}
+    for kind in (models.TextClassifier, models.TokenClassifier):
+        folder = tiny_classifiers.write(folders.mktemp(kind.__name__), tokens=kind is models.TokenClassifier)
+        calls |= _of_reader(f"models.{kind.__name__}", kind.from_pretrained(folder))
+    return calls
 
 
 def _annotations(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
@@ -185,7 +205,7 @@ def test_flags_are_found() -> None:
 
 def _call(name: str, request: pytest.FixtureRequest) -> Callable[..., Any]:
     """A new function with a flag fails here until it is called above."""
-    calls = request.getfixturevalue("pretrained") if name.startswith((SENTENCES, LANGUAGE, TRANSLATOR)) else CALLS
+    calls = request.getfixturevalue("pretrained") if name.startswith("models.") else CALLS
     return calls[name]  # type: ignore[no-any-return]
 
 

@@ -155,6 +155,8 @@ class Tape:
             raise ValueError(
                 f"{function}: dout must have the shape of the result, {list(self._shape)}; got {list(array.shape)}"
             )
+        if not array.flags.aligned:
+            raise TypeError(f"{function}: dout must be aligned in memory")
         call, self._call = self._call, None
         if call is None:
             raise RuntimeError(f"{function}: a tape can be used once; record the call again")

@@ -3,6 +3,7 @@
 from .causal_lm import CausalLM, Completion, GenerationStatistics, TextScore, TokenLogprobs
 from .sentence_encoder import SentenceEncoder
 from .seq2seq_lm import GeneratedText, Seq2SeqLM
+from .text.tokenizer import TokenizedText
 from .text_classifier import TextClassifier
 from .token_classifier import TokenClassifier
 
@@ -17,4 +18,5 @@ __all__ = [
     "TextScore",
     "TokenClassifier",
     "TokenLogprobs",
+    "TokenizedText",
 ]

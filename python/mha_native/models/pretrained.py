@@ -9,11 +9,12 @@ from numpy.typing import DTypeLike
 from .. import _core
 from ..functions.dtypes import checked_dtype
 from ..layers._constructor_arguments import WeightDType, checked_weight_dtype
+from .text.tokens_of_texts import ReadsTexts
 
 Model = TypeVar("Model", bound="PretrainedModel")
 
 
-class PretrainedModel:
+class PretrainedModel(ReadsTexts):
     """Sizes and dtypes of a model that `from_pretrained` has read.
 
     Subclasses set `_model`, the computation, and list in `_SHOWN` the sizes that `repr` shows.

@@ -141,11 +141,11 @@ class SentenceEncoder(PretrainedModel):
         model : path of a directory, or name of a model
             The directory has config.json, tokenizer.json and model.safetensors (or several such files and
             model.safetensors.index.json). The ``model_type`` is bert, roberta, xlm-roberta, camembert, distilbert,
-            mpnet, modernbert, nomic_bert, gte, gemma3_text, llama, mistral, qwen2, qwen3 or t5; the activation GELU,
-            ReLU or, after BERT, SiLU; the weights float32, float16 or bfloat16. With modules.json the files of
-            sentence-transformers count, in their old and new forms: pooling, Dense and Normalize modules,
-            ``max_seq_length``, prompts, ``truncate_dim``. Without it an embedding is the mean of the vectors of its
-            tokens, and is not normalized.
+            mpnet, modernbert, nomic_bert, gte, albert, electra, deberta-v2, gemma3_text, llama, mistral, qwen2, qwen3,
+            t5, mt5 or umt5; the activation GELU, ReLU or, after BERT, SiLU; the weights float32, float16 or bfloat16.
+            With modules.json the files of sentence-transformers count, in their old and new forms: pooling, Dense and
+            Normalize modules, ``max_seq_length``, prompts, ``truncate_dim``. Without it an embedding is the mean of the
+            vectors of its tokens, and is not normalized.
 
             A str that is not a directory, such as ``"BAAI/bge-small-en-v1.5"``, is looked up in the local cache of
             Hugging Face. Missing models are downloaded by huggingface_hub, if it is installed and HF_HUB_OFFLINE is not
@@ -369,6 +369,66 @@ class SentenceEncoder(PretrainedModel):
             vectors = widened(rows).astype(np.float32, copy=False)
             for first, end in pairwise(cu_seqlens):
                 yield tokens[first:end].copy(), vectors[first:end].copy()
+
+    def tokens_of(
+        self,
+        texts: Any,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        add_special_tokens: bool = True,
+    ) -> Any:
+        """Return the tokens of texts with their places.
+
+        Parameters
+        ----------
+        texts : str, or N of them
+            As the model reads them, cut to `max_length` tokens.
+        prompt_name, prompt
+            As for `encode`. Places count from the begin of the prompt.
+        add_special_tokens : bool, default True
+            Add the tokens that begin and end texts.
+
+        Returns
+        -------
+        tokens : TokenizedText
+            For several texts a list of N.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for `encode`.
+        """
+        name = f"{type(self).__name__}.tokens_of"
+        before = self._settings.prompts.chosen(name, prompt_name, prompt)
+        return self._tokens_of(name, texts, before, add_special_tokens)
+
+    def count_tokens(
+        self,
+        texts: Any,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        add_special_tokens: bool = True,
+    ) -> Any:
+        """Return the number of tokens of texts, which is the cost of a call for them.
+
+        Parameters
+        ----------
+        texts, prompt_name, prompt, add_special_tokens
+            As for `tokens_of`.
+
+        Returns
+        -------
+        counts : int64 [N]
+            For one text an int.
+        """
+        name = f"{type(self).__name__}.count_tokens"
+        before = self._settings.prompts.chosen(name, prompt_name, prompt)
+        return self._count_tokens(name, texts, before, add_special_tokens)
+
+    def _reader(self) -> tuple[Any, bool]:
+        return self._tokenizer, False
 
     def attention_weights(self, text: str, *, num_threads: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
         """Return the attention weights of a text, in each layer and head.

@@ -77,8 +77,9 @@ class Seq2SeqLM(PretrainedGenerator):
         ----------
         model : path of a directory, or name of a model
             With config.json, tokenizer.json and model.safetensors (or several such files with
-            model.safetensors.index.json) of a model whose ``model_type`` is bart, marian, mbart, pegasus or t5, which
-            all versions of T5 and Flan-T5 have. Marian and Pegasus may lack tokenizer.json, and then read tokens only.
+            model.safetensors.index.json) of a model whose ``model_type`` is bart, marian, mbart, m2m_100, pegasus, mt5,
+            umt5 or t5, which all versions of T5 and Flan-T5 have. Marian, M2M-100 and Pegasus may lack tokenizer.json,
+            and then read tokens only.
             A str that is not a directory is looked up, or downloaded, as by `SentenceEncoder.from_pretrained`. The
             tokens that begin and end a text, and forced tokens, are read from generation_config.json, or without this
             file from config.json. Entries of these files about the number of beams, lengths and the like are not used.
@@ -125,7 +126,7 @@ class Seq2SeqLM(PretrainedGenerator):
         min_new_tokens : int, default 0
             The smallest number of tokens. No token ends the text earlier.
         forced_first_token : int, optional
-            The first token, such as the language of mBART. Default: the one in the files of the model, if any.
+            The first token, such as the language of mBART and NLLB. Default: the one in the files of the model, if any.
         num_threads : int, optional
             Threads of the computation; default: `mha_native.num_threads`.
 

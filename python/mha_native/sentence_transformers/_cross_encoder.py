@@ -20,6 +20,7 @@ from ..models.heads.score_activation import read_activation
 from ..models.heads.token_ranker import TokenRanker, is_token_ranker, load_token_ranker
 from ..models.text.inputs import check_text
 from ..models.text.prompts import read_settings
+from ..models.text.tokens_of_texts import ReadsTexts
 from ._arguments import find_model, read_arguments
 from ._model import Model, Pool, check_processes
 from ._tensors import as_array, as_tensor, results
@@ -31,7 +32,7 @@ _OLD_NAMES = {"sentences": "inputs", "activation_fct": "activation_fn"}
 _WITHOUT_EFFECT = {"num_workers"}
 
 
-class CrossEncoder(Model):
+class CrossEncoder(ReadsTexts, Model):
     """Scores of pairs of texts by a pretrained model, a drop-in for the class of sentence-transformers 6.2.
 
     The model reads a pair as one text, so that each word of a query attends to each word of a document. This is slower
@@ -143,6 +144,9 @@ class CrossEncoder(Model):
         elif most_tokens is not None:
             with in_the_name_of(function, max_seq_length="model_max_length"):
                 self.max_seq_length = most_tokens
+
+    def _reader(self) -> tuple[Any, bool]:
+        return self._classifier.tokenizer, True
 
     def predict(
         self,

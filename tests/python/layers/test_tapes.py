@@ -365,6 +365,7 @@ def test_a_tape_holds_the_weights_of_its_call_and_is_used_once() -> None:
     y, tape = layer.forward_and_record(x)
     before = layer.state_dict()
     layer.load_state_dict({name: 0 * array for name, array in before.items()})
+    unaligned = np.zeros(y.nbytes + 1, np.uint8)[1:].view(y.dtype).reshape(y.shape)
     for wrong, error, message in (
         (
             y[0],
@@ -377,6 +378,7 @@ def test_a_tape_holds_the_weights_of_its_call_and_is_used_once() -> None:
             r"^Tape\.backward: dout must be float64, as the result; got float32$",
         ),
         (1.0, TypeError, r"^Tape\.backward: dout must be an array of the shape of the result; got float$"),
+        (unaligned, TypeError, r"^Tape\.backward: dout must be aligned in memory$"),
     ):
         with pytest.raises(error, match=message):
             tape.backward(wrong)

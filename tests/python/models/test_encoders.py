@@ -14,7 +14,7 @@ import tiny_encoders
 import tiny_tokenizers
 from model_files import assert_not_loaded
 from tiny_bert import TEXTS
-from tiny_encoders import ENCODERS, WITH_TYPES
+from tiny_encoders import ENCODERS, ROTARY, ROTARY_WITH_TYPES, WITH_TYPES
 from tolerance import EMBEDDING_BOUND, assert_close, assert_same_bits
 
 from mha_native.models import SentenceEncoder
@@ -34,8 +34,8 @@ SWITCHES: list[tuple[str, dict[str, Any]]] = [
     ("modernbert", {"norm_eps": 0.1}),
     ("modernbert", {"global_rope_theta": 30.0, "local_rope_theta": 5.0}),
     ("modernbert", {"num_hidden_layers": 1}),
-    *[(name, {"hidden_act": activation}) for name in WITH_TYPES for activation in _ACTIVATIONS],
-    *[(name, {"layer_norm_eps": 0.1, "rope_parameters": _ROPE}) for name in WITH_TYPES],
+    *[(name, {"hidden_act": activation}) for name in ROTARY_WITH_TYPES for activation in _ACTIVATIONS],
+    *[(name, {"layer_norm_eps": 0.1, "rope_parameters": _ROPE}) for name in ROTARY_WITH_TYPES],
     *[(name, {"type_vocab_size": 5}) for name in WITH_TYPES],
     ("gte", {"type_vocab_size": 0}),
     ("nomic_bert", {"head_dim": 4}),
@@ -45,6 +45,13 @@ SWITCHES: list[tuple[str, dict[str, Any]]] = [
     ("gemma3_text", {"use_bidirectional_attention": False}),
     ("gemma3_text", {"layer_types": [_FULL, _SLIDING, _SLIDING], "query_pre_attn_scalar": 5}),
     ("gemma3_text", {"rope_parameters": {_FULL: _ROPE, _SLIDING: {"rope_theta": 7.0}}, "num_key_value_heads": 4}),
+    *[("albert", {"num_hidden_groups": groups}) for groups in (1, 5)],
+    ("albert", {"embedding_size": 24, "hidden_act": "relu"}),
+    ("electra", {"embedding_size": 24, "layer_norm_eps": 0.1}),
+    *[("deberta-v2", {"position_buckets": buckets}) for buckets in (-1, 4, 7)],
+    *[("deberta-v2", {"pos_att_type": terms, "share_att_key": False}) for terms in ("c2p", "p2c", "p2c|c2p")],
+    ("deberta-v2", {"norm_rel_ebd": "none", "position_biased_input": True, "type_vocab_size": 0}),
+    ("deberta-v2", {"relative_attention": False, "pos_att_type": None}),
 ]
 
 
@@ -121,6 +128,13 @@ def test_dtypes_and_copies(model_type: str, dtype: str, tmp_path: Path) -> None:
     assert_same_bits(copied.encode_tokens(SEQUENCES), expected)
 
 
+def test_repeated_layers_are_stored_once(tmp_path: Path) -> None:
+    model = SentenceEncoder.from_pretrained(tiny_encoders.write(tmp_path, "albert"))
+    for copied in (model, model.astype("float64"), model.quantize("int8"), pickle.loads(pickle.dumps(model))):
+        layers = copied._model.stacks[0].layers.layers
+        assert [layers.index(layer) for layer in layers] == [0, 0, 0, 3, 3]
+
+
 @pytest.mark.parametrize("model_type", ENCODERS)
 def test_a_model_with_a_head(model_type: str, tmp_path: Path) -> None:
     expected = SentenceEncoder.from_pretrained(tiny_encoders.write(tmp_path / "a", model_type)).encode(TEXTS)
@@ -148,8 +162,11 @@ REFUSED: list[tuple[str, str, Any]] = [
         ("add_cross_attention", True), ("auto_map", {"AutoModel": "own_code.OwnModel"}),
         ("quantization_config", {"quant_method": "gptq"}), ("pruned_heads", {"0": [1]}), ("vocab_size", -1),
         ("max_position_embeddings", 0), ("hidden_size", 2**70), ("num_attention_heads", 0), ("num_hidden_layers", 0),
-        ("intermediate_size", None), ("rope_parameters", {"rope_type": "of somebody", "rope_theta": 1.0}),
-        ("rope_parameters", [1]), ("rope_scaling", {"rope_type": "longrope", "factor": 2.0}),
+        ("intermediate_size", None),
+    ]],
+    *[(name, entry, value) for name in ROTARY for entry, value in [
+        ("rope_parameters", {"rope_type": "of somebody", "rope_theta": 1.0}), ("rope_parameters", [1]),
+        ("rope_scaling", {"rope_type": "longrope", "factor": 2.0}),
     ]],
     *[("modernbert", entry, value) for entry, value in [
         ("is_decoder", True), ("hidden_activation", "quick_gelu"), ("norm_eps", 0.0), ("norm_bias", 1),
@@ -161,6 +178,8 @@ REFUSED: list[tuple[str, str, Any]] = [
     ]],
     *[(name, entry, value) for name in WITH_TYPES for entry, value in [
         ("is_decoder", True), ("hidden_act", "quick_gelu"), ("layer_norm_eps", -1.0), ("type_vocab_size", -1),
+    ]],
+    *[(name, entry, value) for name in ROTARY_WITH_TYPES for entry, value in [
         ("rope_parameters", {"rope_type": "default", "rope_theta": 0}),
         ("rope_parameters", {"rope_type": "linear", "rope_theta": 10.0}),
         ("rope_parameters", {"rope_type": "default", "rope_theta": 10.0, "partial_rotary_factor": 0.5}),
@@ -169,6 +188,17 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("gemma3_text", "use_bidirectional_attention", "yes"), ("qwen3", "use_bidirectional_attention", True),
     ("gemma3_text", "attn_logit_softcapping", 5.0), ("gemma3_text", "num_key_value_heads", 3),
     ("qwen3", "is_causal", False),
+    *[("albert", entry, value) for entry, value in [
+        ("inner_group_num", 2), ("num_hidden_groups", 6), ("embedding_size", 0), ("position_embedding_type", "own"),
+    ]],
+    ("electra", "embedding_size", None), ("electra", "embedding_size", -1),
+    *[("deberta-v2", entry, value) for entry, value in [
+        ("conv_kernel_size", 3), ("conv_kernel_size", None), ("attention_head_size", 6), ("embedding_size", 12),
+        ("pos_att_type", ["c2p", "p2p"]), ("pos_att_type", 1), ("position_buckets", 1), ("position_buckets", 38),
+        ("position_buckets", "6"), ("max_relative_positions", 3), ("max_relative_positions", 2.5),
+        ("max_position_embeddings", 2**40), ("pos_att_type", 0),
+        ("relative_attention", 1), ("share_att_key", None), ("position_biased_input", "yes"), ("norm_rel_ebd", 3),
+    ]],
 ]  # fmt: skip
 
 
@@ -197,6 +227,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "gte": {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "type_vocab_size": 1,
             "rope_parameters": {"rope_theta": 160000.0}},
     "qwen3": {"hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_parameters": {"rope_theta": 10000.0}},
+    "albert": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "type_vocab_size": 2, "embedding_size": 128,
+               "num_hidden_groups": 1},
+    "electra": {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "type_vocab_size": 2, "embedding_size": 128},
+    "deberta-v2": {"hidden_act": "gelu", "layer_norm_eps": 1e-7, "type_vocab_size": 0, "relative_attention": False,
+                   "max_relative_positions": -1, "position_biased_input": True, "position_buckets": -1,
+                   "share_att_key": False, "pos_att_type": None, "norm_rel_ebd": "none"},
 }  # fmt: skip
 
 

@@ -153,7 +153,8 @@ def _save_t5(directory: Path, which: str = "T5EncoderModel", dtype: str = "float
     library = transformers.T5Tokenizer(vocab=pieces, extra_ids=0, model_max_length=24)
     sizes = {"d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 3, "num_heads": 5, "vocab_size": len(library)}
     buckets = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
-    config = transformers.T5Config(**(sizes | buckets | changes))
+    kind = next(name for name in ("UMT5", "MT5", "T5") if which.startswith(name))
+    config = getattr(transformers, f"{kind}Config")(**(sizes | buckets | changes))
     torch.manual_seed(0)
     model = getattr(transformers, which)(config).eval()
     with torch.no_grad():
@@ -178,6 +179,8 @@ def _save_t5(directory: Path, which: str = "T5EncoderModel", dtype: str = "float
     ("T5EncoderModel", "float32", {"relative_attention_max_distance": 6, "layer_norm_epsilon": 0.1}),
     ("T5EncoderModel", "float32", {"feed_forward_proj": "gelu", "num_heads": 2, "d_kv": 16}),
     ("T5Model", "float32", {"num_decoder_layers": 1}),
+    ("MT5EncoderModel", "float32", {}),
+    ("UMT5EncoderModel", "float32", {}),
 ], ids=str)  # fmt: skip
 def test_sentence_t5(which: str, saved_in: str, changes: dict[str, Any], tmp_path: Path) -> None:
     _assert_same(_save_t5(tmp_path, which, saved_in, **changes))

@@ -112,6 +112,24 @@ ROTARY_SWITCHES: list[dict[str, Any]] = [
 ]
 NOMIC_SWITCHES: list[dict[str, Any]] = [{"head_dim": 4}, {"head_dim": 12}]
 GTE_SWITCHES: list[dict[str, Any]] = [{"type_vocab_size": 0}]
+ALBERT_SWITCHES: list[dict[str, Any]] = [
+    {"hidden_act": "gelu"},
+    {"embedding_size": 24},
+    {"num_hidden_groups": 1},
+    {"num_hidden_groups": 3, "layer_norm_eps": 0.1},
+    {"num_hidden_groups": 3, "num_hidden_layers": 4},
+]
+ELECTRA_SWITCHES: list[dict[str, Any]] = [{"embedding_size": 24}, {"hidden_act": "relu", "type_vocab_size": 1}]
+DEBERTA_SWITCHES: list[dict[str, Any]] = [
+    {"position_buckets": -1},
+    {"position_buckets": -1, "max_relative_positions": 4, "share_att_key": False},
+    {"position_buckets": 7, "max_relative_positions": 9},
+    {"pos_att_type": "c2p", "share_att_key": False},
+    {"pos_att_type": ["p2c"], "share_att_key": False, "norm_rel_ebd": "none"},
+    {"pos_att_type": " P2C|c2p", "position_biased_input": True, "type_vocab_size": 2},
+    {"pos_att_type": None, "attention_head_size": 8},
+    {"relative_attention": False, "share_att_key": False, "layer_norm_eps": 0.1, "hidden_act": "gelu_new"},
+]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +144,10 @@ GTE_SWITCHES: list[dict[str, Any]] = [{"type_vocab_size": 0}]
     + [("distilbert", changes) for changes in DISTILBERT_SWITCHES]
     + [("modernbert", changes) for changes in MODERNBERT_SWITCHES]
     + [("nomic_bert", changes) for changes in ROTARY_SWITCHES + NOMIC_SWITCHES]
-    + [("gte", changes) for changes in ROTARY_SWITCHES + GTE_SWITCHES],
+    + [("gte", changes) for changes in ROTARY_SWITCHES + GTE_SWITCHES]
+    + [("albert", changes) for changes in ALBERT_SWITCHES]
+    + [("electra", changes) for changes in ELECTRA_SWITCHES]
+    + [("deberta-v2", changes) for changes in DEBERTA_SWITCHES],
     ids=str,
 )
 def test_each_switch(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None:
@@ -146,10 +167,14 @@ def test_fewer_positions_than_the_tokenizer_would_fill(model_type: str, tmp_path
     assert_close(model.encode(TEXTS), expected, EMBEDDING_BOUND * np.maximum(np.abs(expected), 1), label=model_type)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_distance_of_mpnet(dtype: str, tmp_path: Path) -> None:
-    tokenizer = tokenizer_of("mpnet", model_max_length=512)
-    save(tmp_path, "mpnet", dtype=dtype, tokenizer=tokenizer, max_position_embeddings=514)
+@pytest.mark.parametrize(("model_type", "dtype", "sizes"), [
+    ("mpnet", "float32", {"max_position_embeddings": 514}),
+    ("mpnet", "bfloat16", {"max_position_embeddings": 514}),
+    ("deberta-v2", "float32", {"max_position_embeddings": 512, "position_buckets": 256}),
+], ids=str)  # fmt: skip
+def test_every_distance(model_type: str, dtype: str, sizes: dict[str, int], tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(model_type, model_max_length=512)
+    save(tmp_path, model_type, dtype=dtype, tokenizer=tokenizer, **sizes)
     _assert_same(tmp_path, ["the dog " * 50, "a the dog " * 300, "the"])
 
 

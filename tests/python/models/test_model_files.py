@@ -47,7 +47,7 @@ def test_a_file_that_is_not_the_json_it_should_be(name: str, content: bytes, tmp
 
 
 CONFIGS = [
-    ("model_type", "electra"),
+    ("model_type", "funnel"),
     ("model_type", None),
     ("hidden_act", "swish"),
     ("hidden_act", 3),

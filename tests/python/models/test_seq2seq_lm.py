@@ -16,7 +16,7 @@ pytest.importorskip("safetensors")
 
 import seq2seq_oracle
 import tiny_generators
-from tiny_generators import END, POSITIONS, SETTINGS, START
+from tiny_generators import END, LIKE_T5, POSITIONS, SETTINGS, START
 from tiny_generators import SEQ2SEQ as FAMILIES
 from tiny_generators import SEQ2SEQ_VOCABULARY as VOCABULARY
 
@@ -220,7 +220,7 @@ def test_copies(model_type: str, kind: str, tmp_path: Path) -> None:
     assert_same_bits(copy.logits(TEXT, TARGET), model.logits(TEXT, TARGET), label=model_type)
     assert copy.generate("the dog", max_new_tokens=5) == model.generate("the dog", max_new_tokens=5)
     assert repr(copy) == repr(model)
-    assert f"max_length={None if model_type == 't5' else POSITIONS}" in repr(model)
+    assert f"max_length={None if model_type in LIKE_T5 else POSITIONS}" in repr(model)
 
 
 def test_the_names_of_the_words(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_tokens_that_are_never_written(models: dict[str, Seq2SeqLM], num_beams: 
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("bart", {"model_type": "bert"}, "model_type must be 'bart' or 'marian' or 'mbart' or 'pegasus' or 't5'; .*"),
+    ("bart", {"model_type": "bert"}, "model_type must be 'bart' or 'marian' or 'mbart' or 'pegasus' or 't5' or .*"),
     ("bart", {"activation_function": "swish"}, "activation_function must be 'relu' or 'gelu' or .*; got 'swish'"),
     ("bart", {"is_encoder_decoder": False}, "is_encoder_decoder must be True; got False"),
     ("bart", {"d_model": 25}, "d_model must be a multiple of encoder_attention_heads; got 25 and 3"),
@@ -330,6 +330,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"relative_attention_max_distance": 4},
         "relative_attention_max_distance must be more than half the .* got 4",
     ),
+    ("m2m_100", {"pad_token_id": None}, "pad_token_id must be an integer of at least 0; got None"),
+    ("m2m_100", {"pad_token_id": 2**40}, "pad_token_id must be less than vocab_size; got 1099511627776"),
+    ("m2m_100", {"max_position_embeddings": 10**9}, "max_position_embeddings must be at most 16384; got 1000000000"),
+    ("umt5", {"relative_attention_num_buckets": 6}, "relative_attention_num_buckets must be a multiple of 4; got 6"),
     ("t5", {"layer_norm_epsilon": -1.0}, r"layer_norm_epsilon must be a positive number; got -1\.0"),
 ]
 

@@ -11,13 +11,25 @@ DISTILBERT_SIZES = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40}
 # What its classes in transformers begin with.
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert",
            "distilbert": "DistilBert", "mpnet": "MPNet",
-           "modernbert": "ModernBert", "nomic_bert": "NomicBert", "gte": "Gte"}  # fmt: skip
+           "modernbert": "ModernBert", "nomic_bert": "NomicBert", "gte": "Gte",
+           "albert": "Albert", "electra": "Electra", "deberta-v2": "DebertaV2"}  # fmt: skip
 FAMILIES = list(CLASSES)
 
 # Of the positions in config.json those that no token has: positions begin behind the number of padding.
 UNUSED_POSITIONS = dict.fromkeys(("roberta", "xlm-roberta", "camembert", "mpnet"), 2)
 
 WITHOUT_TYPES = ("distilbert", "mpnet", "modernbert")  # of tokens
+
+# What config.json says besides sizes. Layers that ALBERT repeats multiply roundings, so its weights are smaller;
+# distances of DeBERTa share rows of the table from 3 on.
+OWN = {
+    "albert": {"embedding_size": 10, "num_hidden_layers": 3, "num_hidden_groups": 2, "initializer_range": 0.25},
+    "electra": {"embedding_size": 12},
+    "deberta-v2": {
+        "relative_attention": True, "position_buckets": 6, "pos_att_type": ["p2c", "c2p"], "share_att_key": True,
+        "norm_rel_ebd": "layer_norm", "position_biased_input": False,
+    },
+}  # fmt: skip
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 BERT_WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *map("##{}".format, "abcdefghij"), "the"]
@@ -64,18 +76,23 @@ def tokenizer_of(model_type: str, **arguments: Any) -> Any:
     if model_type == "mpnet":
         words = ["<s>", "<pad>", "</s>", *BERT_WORDS[1:2], *BERT_WORDS[5:], "<mask>"]
         return transformers.MPNetTokenizer(vocab={word: i for i, word in enumerate(words)}, **arguments)
-    if model_type == "nomic_bert":
+    if model_type in ("nomic_bert", "electra"):
         return transformers.BertTokenizer(vocab={word: i for i, word in enumerate(BERT_WORDS)}, **arguments)
     if model_type == "modernbert":
         return _byte_level_of_bert(**arguments)
     if model_type == "roberta":
         vocab, merges = _byte_level()
         return transformers.RobertaTokenizer(vocab=vocab, merges=merges, **arguments)
-    pieces = [(word, 0.0) for word in SPECIAL[:4]]
+    special = SPECIAL[:4] if model_type not in ("albert", "deberta-v2") else BERT_WORDS[:5]
+    pieces = [(word, 0.0) for word in special]
     pieces += [("▁", -3.0), ("▁the", -2.0), ("▁dog", -2.5), ("▁a", -2.2), ("th", -3.1), ("og", -3.5)]
     pieces += [(letter, -5.0 - i / 10) for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz.,!?")]
     if model_type in ("xlm-roberta", "gte"):
         return transformers.XLMRobertaTokenizer(vocab=[*pieces, ("<mask>", 0.0)], **arguments)
+    if model_type == "albert":
+        return transformers.AlbertTokenizer(vocab=pieces, pad_token="[PAD]", unk_token="[UNK]", **arguments)
+    if model_type == "deberta-v2":
+        return transformers.DebertaV2Tokenizer(vocab=pieces, **arguments)
     return transformers.CamembertTokenizer(vocab=[*pieces, ("<mask>", 0.0)], additional_special_tokens=[], **arguments)
 
 
@@ -93,7 +110,7 @@ def save(
     if model_type == "modernbert":  # which has other numbers of special tokens by default, and a large window
         tokens = dict(zip(("pad_token_id", "cls_token_id", "sep_token_id"), (0, 2, 3), strict=True))
         sizes = sizes | tokens | {"bos_token_id": 2, "eos_token_id": 3, "local_attention": 6, "num_hidden_layers": 4}
-    config = getattr(transformers, f"{name}Config")(**(sizes | positions | changes))
+    config = getattr(transformers, f"{name}Config")(**(sizes | positions | OWN.get(model_type, {}) | changes))
     torch.manual_seed(0)
     model = getattr(transformers, name + head)(config).eval()
     with torch.no_grad():  # which are zeros and ones in a new model, and so without effect

@@ -20,6 +20,9 @@ KINDS = {
     "mbart": ("MBartForConditionalGeneration", BART),
     "pegasus": ("PegasusForConditionalGeneration", BART),
     "t5": ("T5ForConditionalGeneration", T5),
+    "m2m_100": ("M2M100ForConditionalGeneration", BART),
+    "mt5": ("MT5ForConditionalGeneration", T5),
+    "umt5": ("UMT5ForConditionalGeneration", T5),
 }
 
 _TOKENS = {"decoder_start_token_id": 1, "eos_token_id": 2, "forced_eos_token_id": 2, "pad_token_id": 1}
@@ -44,7 +47,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "t5, gated silu": {"feed_forward_proj": "gated-silu"},
     "t5, own head": {"tie_word_embeddings": False},
     "t5, another eps": {"layer_norm_epsilon": 1e-2},
-}
+    "m2m_100": {},
+    "m2m_100, gelu, unscaled, language": {
+        "activation_function": "gelu", "scale_embedding": False, "forced_bos_token_id": 77, "pad_token_id": 5,
+    },
+    "mt5": {},
+    "mt5, relu": {"feed_forward_proj": "relu", "layer_norm_epsilon": 1e-2},
+    "umt5": {},
+    "umt5, deep": {"num_layers": 3, "num_decoder_layers": 1, "feed_forward_proj": "gated-silu"},
+}  # fmt: skip
 
 
 def save(directory: Path, name: str, **changes: Any) -> Any:
@@ -64,10 +75,10 @@ def save(directory: Path, name: str, **changes: Any) -> Any:
         for name_of, parameter in model.named_parameters():
             if parameter.dim() == 1:  # which are zeros and ones in a new model, and so without effect
                 parameter += torch.randn_like(parameter) / 4
-            elif model_type == "t5":
+            elif "t5" in model_type:
                 is_table = "shared" in name_of or "bias" in name_of
                 parameter.copy_(torch.randn_like(parameter) / (1 if is_table else parameter.shape[1] ** 0.5))
-        if model_type != "t5":
+        if hasattr(model, "final_logits_bias"):
             model.final_logits_bias += torch.randn_like(model.final_logits_bias)
         if MODELS[name].get("tie_word_embeddings") is False:
             model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))

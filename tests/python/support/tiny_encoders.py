@@ -14,14 +14,17 @@ import numpy as np
 import tiny_bert
 import tiny_generators
 from checkpoints import Shapes, affine, usual_weights
-from oracle_parts import add, attend, distances, feed, layer_norm, rotated
+from oracle_parts import add, attend, distances, feed, heads, layer_norm, linear, rotated
 
 Array = np.ndarray[Any, Any]
 
-ENCODERS = ["modernbert", "nomic_bert", "gte", "gemma3_text", "qwen3"]
-WITH_TYPES = ["nomic_bert", "gte"]
+ROTARY = ["modernbert", "nomic_bert", "gte", "gemma3_text", "qwen3"]
+LIKE_BERT = ["albert", "electra", "deberta-v2"]
+ENCODERS = [*ROTARY, *LIKE_BERT]
+ROTARY_WITH_TYPES = ["nomic_bert", "gte"]
+WITH_TYPES = [*ROTARY_WITH_TYPES, *LIKE_BERT]
 PREFIXES = {"modernbert": "model.", "nomic_bert": "nomic_bert.", "gte": "gte.", "gemma3_text": "model.",
-            "qwen3": "model."}  # fmt: skip
+            "qwen3": "model.", "albert": "albert.", "electra": "electra.", "deberta-v2": "deberta."}  # fmt: skip
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _COMMON = {
@@ -33,6 +36,7 @@ _COMMON = {
     "max_position_embeddings": 20,
     "pad_token_id": 0,
 }
+_BERT = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "type_vocab_size": 2}
 _DECODER = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-6}
 _OWN: dict[str, dict[str, Any]] = {
     "modernbert": {
@@ -51,6 +55,12 @@ _OWN: dict[str, dict[str, Any]] = {
                             _SLIDING: {"rope_type": "default", "rope_theta": 1e4}},
     },
     "qwen3": _DECODER | {"hidden_act": "silu", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    "albert": _BERT | {"embedding_size": 10, "num_hidden_layers": 5, "num_hidden_groups": 2, "hidden_act": "gelu_new"},
+    "electra": _BERT | {"embedding_size": 10},
+    "deberta-v2": _BERT | {
+        "relative_attention": True, "position_buckets": 6, "max_relative_positions": -1, "pos_att_type": "p2c|c2p",
+        "share_att_key": True, "norm_rel_ebd": "layer_norm", "position_biased_input": False,
+    },
 }  # fmt: skip
 
 
@@ -61,6 +71,8 @@ def config(model_type: str, **changes: Any) -> dict[str, Any]:
 
 def _shapes(values: dict[str, Any]) -> Shapes:
     kind, width, inner = values["model_type"], values["hidden_size"], values["intermediate_size"]
+    if kind in LIKE_BERT:
+        return _shapes_like_bert(values)
     if kind not in ("modernbert", *WITH_TYPES):
         shapes = tiny_generators.shapes(values | {"tie_word_embeddings": True})
         return {name.removeprefix("model."): shape for name, shape in shapes.items()}
@@ -97,6 +109,58 @@ def _shapes(values: dict[str, Any]) -> Shapes:
     return shapes | affine("emb_ln" if kind == "nomic_bert" else "embeddings.LayerNorm", width)
 
 
+# Names of the parts of a layer: of ALBERT; of the others, where the projections of DeBERTa have longer names.
+_ALBERT = ("query key value dense LayerNorm", "ffn ffn_output", "full_layer_layer_norm")
+_BERT_PARTS = ("self.query self.key self.value output.dense output.LayerNorm", "intermediate.dense output.dense",
+               "output.LayerNorm")  # fmt: skip
+
+
+def _parts(values: dict[str, Any], i: int) -> tuple[str, list[str], str, str]:
+    """The prefix of layer i; its attention, with the norm last; its feed-forward; and its second norm."""
+    kind, groups = values["model_type"], values.get("num_hidden_groups", 1)
+    attention, feed_forward, norm = _ALBERT if kind == "albert" else _BERT_PARTS
+    if kind == "deberta-v2":
+        attention = attention.replace("query", "query_proj").replace("key", "key_proj").replace("value", "value_proj")
+    group = i * groups // values["num_hidden_layers"]
+    layer = f"encoder.albert_layer_groups.{group}.albert_layers.0." if kind == "albert" else f"encoder.layer.{i}."
+    return layer, [f"attention.{name}" for name in attention.split()], feed_forward, norm
+
+
+def _has_relative(values: dict[str, Any]) -> bool:
+    return bool(values.get("relative_attention"))
+
+
+def _shapes_like_bert(values: dict[str, Any]) -> Shapes:
+    kind, width, inner = values["model_type"], values["hidden_size"], values["intermediate_size"]
+    narrow = values.get("embedding_size", width)
+    tables = {"word": values["vocab_size"], "token_type": values["type_vocab_size"]}
+    if values.get("position_biased_input", True):
+        tables["position"] = values["max_position_embeddings"]
+    shapes: Shapes = {f"embeddings.{name}_embeddings.weight": (rows, narrow) for name, rows in tables.items() if rows}
+    shapes |= affine("embeddings.LayerNorm", narrow)
+    if kind == "albert" or narrow != width:
+        shapes |= affine(_PROJECTIONS[kind], width, narrow)
+    for i in range(values["num_hidden_layers"]):
+        layer, (*attention, norm1), feed_forward, norm2 = _parts(values, i)
+        up, down = feed_forward.split()
+        shapes |= affine(attention, width, width, prefix=layer) | affine([norm1, norm2], width, prefix=layer)
+        shapes |= affine(up, inner, width, prefix=layer) | affine(down, width, inner, prefix=layer)
+        if _has_relative(values) and not values["share_att_key"]:
+            own = [f"attention.self.pos_{_OF_TERMS[term]}_proj" for term in values["pos_att_type"].split("|")]
+            shapes |= affine(own, width, width, prefix=layer)
+    if _has_relative(values):
+        most = values["max_position_embeddings"]
+        span = values["position_buckets"] if values["position_buckets"] > 0 else most
+        shapes["encoder.rel_embeddings.weight"] = (2 * span, width)
+        if values["norm_rel_ebd"] == "layer_norm":
+            shapes |= affine("encoder.LayerNorm", width)
+    return shapes
+
+
+_PROJECTIONS = {"albert": "encoder.embedding_hidden_mapping_in", "electra": "embeddings_project"}
+_OF_TERMS = {"c2p": "key", "p2c": "query"}
+
+
 def tensors(values: dict[str, Any]) -> dict[str, Array]:
     """Return random weights. The norms of Gemma multiply with 1 more than their weights."""
     return usual_weights(_shapes(values), norm=values["model_type"] != "gemma3_text")
@@ -117,6 +181,8 @@ def hidden_states(values: dict[str, Any], tokens: list[int], types: list[int] | 
     kind = values["model_type"]
     if kind == "modernbert":
         return _modernbert(values, weights, tokens)
+    if kind in LIKE_BERT:
+        return _like_bert(values, weights, tokens, [0] * len(tokens) if types is None else types)
     if kind in WITH_TYPES:
         return _rotary_bert(values, weights, tokens, [0] * len(tokens) if types is None else types)
     return decoder_oracle.vectors(values, {f"model.{name}": x for name, x in weights.items()}, tokens)
@@ -165,3 +231,54 @@ def _rotary_bert(values: dict[str, Any], weights: dict[str, Array], tokens: list
         inner = feed(weights, layer, rows, values["hidden_act"], 0 if is_nomic else -1)
         x = add(x, inner, norm, last=layer + norm2)
     return x
+
+
+def _like_bert(values: dict[str, Any], weights: dict[str, Array], tokens: list[int], types: list[int]) -> Array:
+    norm, count = partial(layer_norm, weights=weights, eps=values["layer_norm_eps"]), values["num_attention_heads"]
+    x = weights["embeddings.word_embeddings.weight"][tokens]
+    if values["type_vocab_size"]:
+        x = x + weights["embeddings.token_type_embeddings.weight"][types]
+    if values.get("position_biased_input", True):
+        x = x + weights["embeddings.position_embeddings.weight"][: len(tokens)]
+    x = norm(x, name="embeddings.LayerNorm")
+    projection = _PROJECTIONS.get(values["model_type"], "")
+    if f"{projection}.weight" in weights:
+        x = linear(x, weights, projection)
+    for i in range(values["num_hidden_layers"]):
+        layer, (*attention, norm1), feed_forward, norm2 = _parts(values, i)
+        options: dict[str, Any] = {}
+        if _has_relative(values):
+            options = _disentangled(values, weights, x, [layer + name for name in attention])
+        x = add(x, attend(weights, layer, " ".join(attention), count, **options), norm, last=layer + norm1)
+        x = add(x, feed(weights, layer, feed_forward, values["hidden_act"]), norm, last=layer + norm2)
+    return x
+
+
+def _disentangled(values: dict[str, Any], weights: dict[str, Array], x: Array, names: list[str]) -> dict[str, Any]:
+    """The scale of scores, and what is added to them [H, T, T], pair by pair."""
+    count, length, most = values["num_attention_heads"], len(x), values["max_position_embeddings"]
+    terms, buckets = values["pos_att_type"].split("|"), values["position_buckets"]
+    table = weights["encoder.rel_embeddings.weight"]
+    if values["norm_rel_ebd"] == "layer_norm":
+        table = layer_norm(table, weights, "encoder.LayerNorm", values["layer_norm_eps"])
+    shared = values["share_att_key"]
+    key_of, query_of = (name if shared else name.replace("self.", "self.pos_") for name in (names[1], names[0]))
+    row = np.array([[_row(i - j, buckets, most) for j in range(length)] for i in range(length)]) + len(table) // 2
+    row = np.clip(row, 0, len(table) - 1)
+    scale, bias = (x.shape[1] // count * (1 + len(terms))) ** -0.5, np.zeros((count, length, length))
+    if "c2p" in terms:
+        queries, keys = heads(linear(x, weights, names[0]), count), heads(linear(table, weights, key_of), count)
+        bias += np.einsum("hid,hijd->hij", queries, keys[:, row])
+    if "p2c" in terms:
+        keys, queries = heads(linear(x, weights, names[1]), count), heads(linear(table, weights, query_of), count)
+        bias += np.einsum("hjd,hijd->hij", keys, queries[:, row])
+    return {"scale": scale, "bias": bias * scale}
+
+
+def _row(distance: int, buckets: int, most: int) -> int:
+    """A row for each near distance, and then for each power."""
+    middle = buckets // 2
+    if buckets <= 0 or abs(distance) <= middle:
+        return distance
+    steps = np.ceil(np.log(abs(distance) / middle) / np.log((most - 1) / middle) * (middle - 1) - 1e-6)
+    return int(np.sign(distance) * (steps + middle))

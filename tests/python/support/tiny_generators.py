@@ -15,7 +15,9 @@ DECODERS = ["gemma2", "gemma3_text", "gpt2", "llama", "mistral", "qwen2", "qwen3
 # Decoders whose only oracle is transformers.
 FURTHER = ["cohere", "cohere2", "ernie4_5", "exaone4", "glm", "glm4", "gpt_neox", "granite", "olmo2", "olmo3", "phi3",
            "smollm3", "stablelm", "starcoder2"]  # fmt: skip
-SEQ2SEQ = ["bart", "marian", "mbart", "pegasus", "t5"]
+LIKE_BART = ["bart", "m2m_100", "marian", "mbart", "pegasus"]
+LIKE_T5 = ["mt5", "t5", "umt5"]
+SEQ2SEQ = [*LIKE_BART, *LIKE_T5]
 
 VOCABULARY, WIDTH, HEADS, KV_HEADS, LAYERS, INNER, POSITIONS = 45, 24, 4, 2, 3, 40, 32
 SEQ2SEQ_VOCABULARY, PADDING, START, END = 40, 0, 2, 3
@@ -86,12 +88,15 @@ _OF_FAMILIES: dict[str, dict[str, Any]] = {
     "smollm3": _LLAMA | {"num_hidden_layers": 4, "no_rope_layer_interval": 2},
     "stablelm": _LLAMA | {"partial_rotary_factor": 0.4},
     "starcoder2": _LLAMA | {"hidden_act": "gelu_pytorch_tanh"},
-    **dict.fromkeys(SEQ2SEQ, _BART),
-    "t5": _T5,
+    **dict.fromkeys(LIKE_BART, _BART),
+    **dict.fromkeys(LIKE_T5, _T5),
 }
 
+# The feed-forward where config.json does not name one.
+T5_FEEDS = {"t5": "relu", "mt5": "gated-gelu", "umt5": "gated-gelu"}
+
 # Where weights of the seed 0 write the same token again and again.
-_SEEDS = {"marian": 2}
+_SEEDS = {"marian": 2, "umt5": 1}
 
 # Every family, with the entries of config.json that change its results.
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
@@ -111,6 +116,13 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("t5", {"feed_forward_proj": "gated-silu", "dense_act_fn": "silu", "is_gated_act": True}),
     ("t5", {"scale_decoder_outputs": False}),
     ("t5", {"layer_norm_epsilon": 0.3, "d_kv": 16}),
+    ("m2m_100", {}),
+    ("m2m_100", {"scale_embedding": False, "activation_function": "gelu"}),
+    ("m2m_100", {"pad_token_id": 8}),
+    ("mt5", {}),
+    ("mt5", {"feed_forward_proj": "relu"}),
+    ("umt5", {}),
+    ("umt5", {"tie_word_embeddings": False, "relative_attention_max_distance": 9}),
 ]
 
 
@@ -122,7 +134,7 @@ def config(model_type: str, **changes: Any) -> dict[str, Any]:
 def shapes(settings: dict[str, Any]) -> Shapes:
     """The tensors of the model, as transformers saves it."""
     model_type = settings["model_type"]
-    describe = {"gpt2": _gpt2_shapes, "t5": _t5_shapes} | dict.fromkeys(SEQ2SEQ[:4], _bart_shapes)
+    describe = {"gpt2": _gpt2_shapes} | dict.fromkeys(LIKE_BART, _bart_shapes) | dict.fromkeys(LIKE_T5, _t5_shapes)
     is_tied = settings.get("tie_word_embeddings", model_type in ("gpt2", *SEQ2SEQ) or model_type.startswith("gemma"))
     width = next(settings[key] for key in ("hidden_size", "n_embd", "d_model") if key in settings)
     head = {} if is_tied else {"lm_head.weight": (settings["vocab_size"], width)}
@@ -172,13 +184,15 @@ def _gpt2_shapes(settings: dict[str, Any]) -> Shapes:
 
 def _bart_shapes(settings: dict[str, Any]) -> Shapes:
     vocabulary, width, model_type = settings["vocab_size"], settings["d_model"], settings["model_type"]
-    result: Shapes = {"model.shared.weight": (vocabulary, width), "final_logits_bias": (1, vocabulary)}
+    result: Shapes = {"model.shared.weight": (vocabulary, width)}
+    if model_type != "m2m_100":
+        result["final_logits_bias"] = (1, vocabulary)
     norms = []
     for stack in ("encoder", "decoder"):
         if model_type in ("bart", "mbart"):
             result[f"model.{stack}.embed_positions.weight"] = (settings["max_position_embeddings"] + 2, width)
             norms.append(f"model.{stack}.layernorm_embedding")
-        if model_type in ("mbart", "pegasus"):
+        if model_type in ("mbart", "pegasus", "m2m_100"):
             norms.append(f"model.{stack}.layer_norm")
         inner = settings[f"{stack}_ffn_dim"]
         attentions = ["self_attn"] + ["encoder_attn"] * (stack == "decoder")
@@ -194,11 +208,13 @@ def _bart_shapes(settings: dict[str, Any]) -> Shapes:
 def _t5_shapes(settings: dict[str, Any]) -> Shapes:
     width, heads, inner = settings["d_model"], settings["num_heads"], settings["d_ff"]
     rows, buckets = heads * settings["d_kv"], settings["relative_attention_num_buckets"]
-    rising = "wi_0 wi_1" if settings.get("feed_forward_proj", "relu").startswith("gated") else "wi"
+    is_gated = settings.get("feed_forward_proj", T5_FEEDS[settings["model_type"]]).startswith("gated")
+    rising = "wi_0 wi_1" if is_gated else "wi"
     result: Shapes = {"shared.weight": (settings["vocab_size"], width)}
     for stack, depth in (("encoder", "num_layers"), ("decoder", "num_decoder_layers")):
         parts = ["SelfAttention"] + ["EncDecAttention"] * (stack == "decoder")
-        result[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = (buckets, heads)
+        for i in range(settings[depth] if settings["model_type"] == "umt5" else 1):
+            result[f"{stack}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight"] = (buckets, heads)
         result |= affine("final_layer_norm", width, prefix=f"{stack}.", bias=False)
         for i in range(settings[depth]):
             layer = f"{stack}.block.{i}.layer."

@@ -1,6 +1,6 @@
 """Layers from their description and weights."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from ...layers.feed_forward import FeedForward
 from ...layers.multi_head_attention import MultiHeadAttention
 from ...layers.norm import Norm
 from ...layers.rotary_embedding import RotaryEmbedding
-from ...layers.transformer import TransformerLayer, TransformerStack
+from ...layers.transformer import TransformerLayer
 from .config import BlockConfig, StackConfig
+from .disentangled import DisentangledEncoder
 from .norms import make_norm
 from .rotary import RotaryConfig
 
@@ -76,13 +77,25 @@ def make_layer(
     return DecoderLayer.from_parts(self_attn, cross_attn, feed_forward, norm_first=config.norm_first, **norms)
 
 
-def make_stack(config: StackConfig, layers: Iterable[TransformerLayer], norm: Norm | None) -> TransformerStack:
+def make_stack(
+    config: StackConfig, layers: Iterable[Any], norm: Norm | None, position_biases: Sequence[NDArray[Any]] = ()
+) -> Any:
     """Return the stack of `layers`. Score options that layers have in common are left to `Stack`."""
+    if config.relative is not None:
+        return DisentangledEncoder(layers)
     kind: Any = Decoder if config.reads_memory else CausalDecoder if config.is_causal else Encoder
     options = [block.options for block in config.blocks]
-    has_own = any(of_layer != options[0] for of_layer in options)
-    stack: TransformerStack = kind.from_layers(layers, norm, layer_options=options if has_own else None)
-    return stack
+    if len(position_biases) > 1:
+        options = [{**own, "position_bias": bias} for own, bias in zip(options, position_biases, strict=True)]
+    has_own = len(position_biases) > 1 or any(of_layer != options[0] for of_layer in options)
+    return kind.from_layers(layers, norm, layer_options=options if has_own else None)
+
+
+def each_once(layers: Iterable[Any], change: Callable[[Any], Any]) -> list[Any]:
+    """Return the changed layers. A layer that is there several times is changed once."""
+    layers = list(layers)
+    changed = {key: change(layer) for key, layer in {id(layer): layer for layer in layers}.items()}
+    return [changed[id(layer)] for layer in layers]
 
 
 def with_rotary(layer: EncoderLayer, rotary: RotaryEmbedding) -> EncoderLayer:

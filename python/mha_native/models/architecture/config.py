@@ -13,6 +13,7 @@ from .rotary import RotaryConfig
 ATTENTION = frozenset({"query", "key", "value", "out"})
 FEED_FORWARD = frozenset({"gate", "up", "down"})
 MEMORY = frozenset({"memory_query", "memory_key", "memory_value", "memory_out"})
+POSITIONS = frozenset({"position_key", "position_query"})
 
 # Norms of a block: before or after its sublayers, and of the outputs of sublayers before they are added.
 NORMS = frozenset({"norm1", "norm2"})
@@ -46,6 +47,8 @@ class BlockConfig(NamedTuple):
     scale: float | None = None  # the factor of scores; None: ``1 / sqrt(D)``
     softcap: float | None = None  # scores become ``softcap * tanh(score / softcap)``
     reads_memory: bool = False  # whether there is attention to a memory between the other two sublayers
+    # The products of relative positions, from `POSITIONS`, that are not those of queries and keys.
+    own_positions: frozenset[str] = frozenset()
 
     @property
     def options(self) -> ModelOptions:
@@ -60,7 +63,8 @@ class BlockConfig(NamedTuple):
         shapes = {"query": (heads, width), "key": (kv_heads, width), "value": (kv_heads, width), "out": (width, heads)}
         memory = {f"memory_{part}": shape for part, shape in shapes.items()} if self.reads_memory else {}
         gate = {"gate": (inner, width)} if self.gated else {}
-        return shapes | memory | gate | {"up": (inner, width), "down": (width, inner)}
+        positions = dict.fromkeys(sorted(self.own_positions), shapes["query"])
+        return shapes | positions | memory | gate | {"up": (inner, width), "down": (width, inner)}
 
     def all_norms(self) -> Iterator[tuple[str, int, NormConfig]]:
         """Yield the norms, each with the number of its features."""
@@ -79,6 +83,16 @@ class BucketsConfig(NamedTuple):
     max_distance: int
 
 
+class RelativeConfig(NamedTuple):
+    """Disentangled attention: scores of rows and relative positions, as `disentangled` computes them."""
+
+    span: int  # half the rows of the table of positions
+    max_distance: int | None  # the distance of the last row; rows are then finer for near keys. None: a row for each
+    norm: NormConfig | None  # of the rows of the table
+    to_positions: bool  # whether queries are compared with positions
+    from_positions: bool  # whether keys are compared with positions
+
+
 class StackConfig(NamedTuple):
     """A front end, blocks one after another, and a norm after the last."""
 
@@ -87,7 +101,14 @@ class StackConfig(NamedTuple):
     blocks: tuple[BlockConfig, ...]  # one for each layer
     final_norm: NormConfig | None
     is_causal: bool = False  # whether a row sees no row after itself
-    buckets: BucketsConfig | None = None  # the position bias of all layers
+    buckets: BucketsConfig | None = None  # the position bias of all layers, or of each
+    relative: RelativeConfig | None = None
+    # The number of each block in the checkpoint, where blocks of one number are one layer. Default: 0, 1, ...
+    numbers: tuple[int, ...] = ()
+
+    def numbered(self) -> dict[int, BlockConfig]:
+        """Return the blocks of the checkpoint by their numbers."""
+        return dict(zip(self.numbers or range(len(self.blocks)), self.blocks, strict=True))
 
     @property
     def reads_memory(self) -> bool:

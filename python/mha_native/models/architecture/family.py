@@ -62,6 +62,7 @@ class Keys(NamedTuple):
     max_positions: str = "max_position_embeddings"
     padding: str = ""  # the token that takes no position: the first position is the number after it
     token_types: str = ""
+    table_dim: str = ""  # the features of tables; a linear map takes them to `embed_dim`, if they differ
     activation: str = "hidden_act"
     eps: str = ""
     norm_bias: str = ""
@@ -118,7 +119,7 @@ class Family(NamedTuple):
     scale: OfLayer = _none
     is_causal: bool = False  # rows of the last stack see no row after themselves
     first_position: int = 0  # the row of the first token in the table of positions, if there is no padding
-    has_sines: bool = False  # positions are sines where the checkpoint has no table
+    sines: str = ""  # where the checkpoint has no table of positions, as in `TokensConfig`
     fewest_types: int = 1  # token types; 1, or 0
     feedforward_factor: int | None = None  # feedforward_dim / embed_dim, where the entry is null
     scales_embeddings: bool = False  # words are multiplied with sqrt(E), rounded as transformers does for Gemma
@@ -182,13 +183,14 @@ def _front_end(
     token_types = 0
     if keys.token_types:
         token_types = (entries.size if family.fewest_types else entries.count)(keys.token_types)
+    table_dim = entries.size(keys.table_dim) if keys.table_dim else width
     return TokensConfig(
         vocab_size=entries.size("vocab_size"),
         embed_dim=width,
         max_positions=max_positions,
         trained_positions=trained or 0,
-        has_positions=bool(names.front_end.positions),
-        has_sines=family.has_sines,
+        has_positions=bool(names.front_end.positions or family.sines),
+        sines=family.sines,
         first_position=first,
         padding=padding,
         token_types=token_types,
@@ -196,17 +198,22 @@ def _front_end(
         scales_first=role == EMBEDDING,
         rounds_scale=family.scales_embeddings,
         norm=norm if names.front_end.norm else None,
+        table_dim=None if table_dim == width else table_dim,
     )
 
 
 def _positions(entries: Entries, family: Family, trained: int) -> tuple[int, int | None, int]:
     """Return the number of positions for tokens, the token of padding, and the row of the first position."""
     keys = family.keys
-    if family.has_sines and trained > _MOST_SINES:
+    if family.sines and trained > _MOST_SINES:
         raise ValueError(f"{entries.path}: {keys.max_positions} must be at most {_MOST_SINES}; got {shown(trained)}")
     if not keys.padding:
         return trained, None, family.first_position
     padding = entries.count(keys.padding)
+    if family.sines:  # which have no table whose first rows are for padding
+        if padding >= entries.size("vocab_size"):
+            raise ValueError(f"{entries.path}: {keys.padding} must be less than vocab_size; got {shown(padding)}")
+        return trained, padding, padding + 1
     if trained <= padding + 1:
         raise ValueError(
             f"{entries.path}: {keys.max_positions} must be more than {keys.padding} and 1, since positions "

@@ -12,11 +12,11 @@ from ...functions.kv_cache import KVCache
 from ...functions.messages import in_the_name_of
 from ...layers._layer_options import in_dtype_of_scores, merged_options
 from ...layers.linear import Linear
-from ...layers.transformer import TransformerStack, stack_of
+from ...layers.transformer import stack_of
 from ..front_ends.tokens import Tokens
 from ..generation.engine import CachedModel, NewTokens, read_padded
 from ..text.batching import batches, packed
-from .build import make_stack, rotary_tables, with_rotary
+from .build import each_once, make_stack, rotary_tables, with_rotary
 from .config import HeadConfig, ModelConfig, StackConfig
 
 # The largest number of logits that are computed at once for more rows than one: 32 MiB in float64.
@@ -24,23 +24,29 @@ _MOST_LOGITS = 1 << 22
 
 
 class Stack:
-    """A front end and layers, with the same `position_bias` [H, 2 R + 1] in all layers, as for attention."""
+    """A front end and layers.
+
+    `position_biases` [H, 2 R + 1], as for attention, are one for all layers, or one for each, or none.
+    """
 
     def __init__(
         self,
         config: StackConfig,
         front_end: Tokens,
-        layers: TransformerStack,
-        position_bias: NDArray[np.float32] | None = None,
+        layers: Any,
+        position_biases: Sequence[NDArray[np.float32]] = (),
     ) -> None:
-        self.config, self.front_end, self.layers, self._position_bias = config, front_end, layers, position_bias
+        self.config, self.front_end, self.layers = config, front_end, layers
+        self._position_biases = tuple(position_biases)
         self._options: dict[str, Any] = {}
         if layers.layer_options is None:
             self._options |= config.blocks[0].options
-        if position_bias is not None:
-            self._options |= in_dtype_of_scores({"position_bias": position_bias}, layers.dtype)
+        if len(self._position_biases) == 1:
+            self._options |= in_dtype_of_scores({"position_bias": self._position_biases[0]}, layers.dtype)
         # For whole texts the core is called with options that have been checked once.
-        self._core = stack_of(type(layers).__name__, layers.layers, layers.norm)
+        self._core: Any = layers
+        if config.relative is None:
+            self._core = stack_of(type(layers).__name__, layers.layers, layers.norm)
         self._core_options: Any = self._options | ({"is_causal": True} if config.is_causal else {})
         self._extras: dict[str, Any] = {}
         if layers.layer_options is not None:
@@ -67,7 +73,7 @@ class Stack:
 
     def astype(self, dtype: np.dtype[Any]) -> "Stack":
         """Return the same stack in another dtype."""
-        layers = [layer.astype(dtype) for layer in self.layers.layers]
+        layers = each_once(self.layers.layers, lambda layer: layer.astype(dtype))
         if dtype == np.float64:  # a table of float32 is less precise than one that is made in float64
             tables = rotary_tables(self.config.blocks, dtype)
             layers = [
@@ -78,11 +84,12 @@ class Stack:
 
     def quantize(self, weight_dtype: Any) -> "Stack":
         """Return the same stack with the matrices of its layers in another format."""
-        layers = [layer.quantize(weight_dtype) for layer in self.layers.layers]
+        layers = each_once(self.layers.layers, lambda layer: layer.quantize(weight_dtype))
         return self._with(self.front_end, layers, self.layers.norm)
 
     def _with(self, front_end: Tokens, layers: Sequence[Any], norm: Any) -> "Stack":
-        return Stack(self.config, front_end, make_stack(self.config, layers, norm), self._position_bias)
+        biases = self._position_biases
+        return Stack(self.config, front_end, make_stack(self.config, layers, norm, biases), biases)
 
 
 class LanguageHead:
@@ -120,12 +127,13 @@ class Model:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of tables, layers and rows."""
-        return self.stacks[0].layers.dtype
+        dtype: np.dtype[Any] = self.stacks[0].layers.dtype
+        return dtype
 
     @property
     def weight_dtype(self) -> str:
         """The format of the matrices of the layers, by name."""
-        return self.stacks[0].layers.weight_dtype
+        return str(self.stacks[0].layers.weight_dtype)
 
     def astype(self, dtype: np.dtype[Any]) -> "Model":
         """Return the same model in another dtype."""
@@ -235,7 +243,7 @@ class Model:
                 stack.config,
                 {name: places[id(table)] for name, table in stack.front_end.tables.items()},
                 stack.layers,
-                stack._position_bias,
+                stack._position_biases,
             )
             for stack in self.stacks
         ]

@@ -13,6 +13,7 @@ from ..files.source import Shapes, Source, Tensors
 from ..front_ends.tokens import Tokens, scaled_words
 from .build import make_layer, make_stack, rotary_tables
 from .config import ModelConfig, StackConfig
+from .disentangled import make_disentangled, relative_rows
 from .family import Family
 from .model import LanguageHead, Model, Stack
 from .norms import in_dtype, make_norm
@@ -75,12 +76,18 @@ class OpenModel(NamedTuple):
     def _shapes(self) -> Shapes:
         """Yield names and shapes of all tensors of the model."""
         table = self.config.vocab_size, self.config.embed_dim
-        yield from ((name, table) for name in self._words())
+        words = self.config.vocab_size, self.config.stacks[0].front_end.width
+        yield from ((name, words) for name in self._words())
         for config, names in zip(self.config.stacks, self.family.stacks, strict=False):
             yield from names.front_end.shapes(config.front_end, self.optional)
             if config.buckets is not None:
-                yield names.position_bias, (config.buckets.num_buckets, config.blocks[0].num_heads)
-            for i, block in enumerate(config.blocks):
+                shape = config.buckets.num_buckets, config.blocks[0].num_heads
+                yield from ((name, shape) for name in names.position_biases(config))
+            if config.relative is not None:
+                yield names.relative, (2 * config.relative.span, self.config.embed_dim)
+                if config.relative.norm is not None:
+                    yield from config.relative.norm.shapes(names.relative_norm, self.config.embed_dim)
+            for i, block in config.numbered().items():
                 yield from names.blocks.shapes(block, i)
             if config.final_norm is not None:
                 yield from config.final_norm.shapes(names.final_norm, self.config.embed_dim)
@@ -113,8 +120,8 @@ def _optional_names(family: Family, config: ModelConfig) -> Iterable[str]:
     """Yield the tensors that a model of this family may lack."""
     if len(config.stacks) > 1:
         yield from family.stacks[0].front_end.words
-    if family.has_sines:
-        yield from (names.front_end.positions for names in family.stacks)
+    if family.sines:
+        yield from filter(None, (names.front_end.positions for names in family.stacks))
     if config.head is not None and family.head is not None and family.head.is_optional:
         yield from filter(None, (family.head.weight, family.head.bias))
 
@@ -127,15 +134,23 @@ def _stack(
     dtype: np.dtype[Any],
     weight_dtype: str,
 ) -> Stack:
-    rotary = rotary_tables(config.blocks, dtype)
-    layers = [
-        make_layer(block, names.blocks.read(block, i, tensors, dtype), rotary, dtype, weight_dtype)
-        for i, block in enumerate(config.blocks)
-    ]
+    made: dict[int, Any] = {}
+    if config.relative is not None:
+        positions = relative_rows(config.relative, names, tensors)
+        for i, block in config.numbered().items():
+            weights = names.blocks.read(block, i, tensors, dtype)
+            made[i] = make_disentangled(block, config.relative, weights, positions, dtype, weight_dtype)
+    else:
+        rotary = rotary_tables(config.blocks, dtype)
+        for i, block in config.numbered().items():
+            made[i] = make_layer(block, names.blocks.read(block, i, tensors, dtype), rotary, dtype, weight_dtype)
+    layers = [made[i] for i in config.numbers] or list(made.values())
     front_end = Tokens(config.front_end, names.front_end.read(config.front_end, words, tensors, dtype))
-    norm, bias = config.final_norm, None
-    if config.buckets is not None:
-        table, distance = tensors[names.position_bias], config.buckets.max_distance
-        bias = position_bias_of_buckets(table, distance, config.is_causal)
+    norm = config.final_norm
+    biases = [
+        position_bias_of_buckets(tensors[name], config.buckets.max_distance, config.is_causal)
+        for name in names.position_biases(config)
+        if config.buckets is not None
+    ]
     final_norm = None if norm is None else make_norm(norm, norm.read(names.final_norm, tensors, dtype), dtype)
-    return Stack(config, front_end, make_stack(config, layers, final_norm), bias)
+    return Stack(config, front_end, make_stack(config, layers, final_norm, biases), biases)

@@ -7,11 +7,11 @@ from .config import ModelConfig
 from .family import EMBEDDING, Family, described
 
 _MODULES = """
-    bert distilbert mpnet roberta modernbert nomic_bert gte
+    bert distilbert mpnet roberta modernbert nomic_bert gte albert electra deberta_v2
     gemma2 gemma3 gpt2 llama mistral qwen2 qwen3
     cohere cohere2 ernie4_5 exaone4 gemma3_multimodal glm glm4 gpt_neox granite
     olmo2 olmo3 phi3 smollm3 stablelm starcoder2
-    bart marian mbart pegasus t5
+    bart marian mbart pegasus t5 m2m_100 mt5 umt5
 """
 
 FAMILIES: tuple[Family, ...] = tuple(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ..files.source import Shapes, Tensors
 from ..front_ends.tokens import TokensNames
-from .config import BlockConfig
+from .config import BlockConfig, StackConfig
 from .norms import in_dtype
 
 
@@ -37,6 +37,8 @@ class BlockNames(NamedTuple):
     memory_value: str = ""
     memory_out: str = ""
     memory_norm: str = ""
+    position_key: str = ""
+    position_query: str = ""
     ungated_up: str = ""  # the name of ``up`` in a layer without a gate, if it differs
     transposed: bool = False  # whether matrices are [input features, output features]
     by_heads: bool = False  # whether query, key and value, in one matrix, are stacked head by head
@@ -98,7 +100,13 @@ class StackNames(NamedTuple):
     blocks: BlockNames
     front_end: TokensNames = TokensNames()
     final_norm: str = ""
-    position_bias: str = ""  # the table [buckets, H] of the bias by distance
+    position_bias: str = ""  # the table [buckets, H] of the bias by distance; with {}: of layer {}
+    relative: str = ""  # the table [2 span, E] of relative positions
+    relative_norm: str = ""
+
+    def position_biases(self, config: StackConfig) -> list[str]:
+        """Return the names of the tables of the bias by distance: one, or one for each layer."""
+        return list(dict.fromkeys(self.position_bias.format(i) for i in range(len(config.blocks))))
 
 
 class HeadNames(NamedTuple):

@@ -18,6 +18,6 @@ FAMILY = BART._replace(
     expected={**BART.expected, "share_encoder_decoder_embeddings": True},
     activations=UNGATED_WITH_SILU,
     first_position=0,
-    has_sines=True,
+    sines="below",
     text_files=("source.spm", "target.spm"),
 )

@@ -14,6 +14,6 @@ FAMILY = MBART._replace(
         "forced_eos_token_id": 1,
     },
     first_position=0,
-    has_sines=True,
+    sines="below",
     text_files=("spiece.model",),
 )

@@ -39,7 +39,7 @@ def _stack(stack: str, feed_forward: int) -> StackNames:
     )
 
 
-def _describe(family: Family, given: Entries, role: str, max_positions: int | None = None) -> ModelConfig:
+def describe(family: Family, given: Entries, role: str, max_positions: int | None = None) -> ModelConfig:
     entries = given._replace(values={**family.defaults, **given.values})
     entries.size("d_kv")
     if role == EMBEDDING:  # an encoder alone, or the encoder of an encoder-decoder
@@ -109,5 +109,5 @@ FAMILY = Family(
     biases={},
     scale=_unscaled,
     is_causal=True,
-    describe=_describe,
+    describe=describe,
 )

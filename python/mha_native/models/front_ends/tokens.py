@@ -1,5 +1,6 @@
 """The front end of texts: a row for each token, from a word table, positions, token types and a norm."""
 
+import math
 from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from ... import _core
 from ...functions.arrays import widened
+from ...layers.linear import Linear
 from ..architecture.norms import NormConfig, in_dtype
 from ..files.source import Shapes, Tensors
 
@@ -28,7 +30,9 @@ class TokensConfig(NamedTuple):
     max_positions: int | None  # P, the largest number of tokens of a text; None: any number
     trained_positions: int = 0  # rows of the table of positions from the first position on; the first P are read
     has_positions: bool = False
-    has_sines: bool = False  # without a table in the checkpoint positions are sines of all wavelengths, then cosines
+    # Without a table in the checkpoint positions are sines, then cosines, of wavelengths up to 20000 pi: "below" it, or
+    # up to it, "inclusive", in the float32 of transformers and with zeros for padding. "": positions have a table.
+    sines: str = ""
     first_position: int = 0  # the row of the table of positions of the first token
     padding: int | None = None  # the token that takes no place, and has the row before the first position
     token_types: int = 0  # rows of the table of types; 0: tokens have no types
@@ -38,6 +42,12 @@ class TokensConfig(NamedTuple):
     scales_first: bool = False
     rounds_scale: bool = False
     norm: NormConfig | None = None
+    table_dim: int | None = None  # the features of tables, if a linear map takes their rows to E features; None: E
+
+    @property
+    def width(self) -> int:
+        """The features of the tables."""
+        return self.embed_dim if self.table_dim is None else self.table_dim
 
 
 class TokensNames(NamedTuple):
@@ -49,34 +59,55 @@ class TokensNames(NamedTuple):
     positions: str = ""
     token_types: str = ""
     norm: str = ""
+    projection: str = ""
 
     def shapes(self, config: TokensConfig, present: Container[str]) -> Shapes:
         """Yield names and shapes of all tensors but the word table. `present` are names in the checkpoint."""
-        if config.has_positions and (not config.has_sines or self.positions in present):
-            yield self.positions, (config.first_position + config.trained_positions, config.embed_dim)
+        if config.has_positions and (not config.sines or self.positions in present):
+            yield self.positions, (config.first_position + config.trained_positions, config.width)
         if config.token_types:
-            yield self.token_types, (config.token_types, config.embed_dim)
+            yield self.token_types, (config.token_types, config.width)
         if config.norm is not None:
-            yield from config.norm.shapes(self.norm, config.embed_dim)
+            yield from config.norm.shapes(self.norm, config.width)
+        if config.table_dim is not None:
+            yield f"{self.projection}.weight", (config.embed_dim, config.table_dim)
+            yield f"{self.projection}.bias", (config.embed_dim,)
 
     def read(self, config: TokensConfig, words: NDArray[Any], tensors: Tensors, dtype: np.dtype[Any]) -> Tables:
         """Return the tables of `Tokens` in `dtype`, with `words` from `scaled_words`."""
         added = self._added(config, tensors)
         norm = {} if config.norm is None else config.norm.read(self.norm, tensors, dtype)
         tables = {"words": words} | {f"norm_{part}": numbers for part, numbers in norm.items()}
+        if config.table_dim is not None:
+            for part in ("weight", "bias"):
+                tables[f"projection_{part}"] = in_dtype(tensors[f"{self.projection}.{part}"], dtype)
         return tables if added is None else tables | {"added": in_dtype(added, dtype)}
 
     def _added(self, config: TokensConfig, tensors: Tensors) -> NDArray[np.float32] | None:
         """Return the table [rows, E] that is added to words: positions for each type, or types, or zeros for a norm."""
         types = tensors[self.token_types][:_MOST_TYPES] if config.token_types else None
         if config.max_positions is None or not config.has_positions:
-            nothing = None if config.norm is None else np.zeros((1, config.embed_dim), np.float32)
+            nothing = None if config.norm is None else np.zeros((1, config.width), np.float32)
             return nothing if types is None else types
-        if config.has_sines and self.positions not in tensors:
-            pairs = _core.sinusoidal_positions(config.max_positions, config.embed_dim, 0, "float32")
-            return np.concatenate([pairs[:, 0::2], pairs[:, 1::2]], axis=1)
+        if config.sines and self.positions not in tensors:
+            return _sines(config, config.first_position + config.max_positions)
         positions = tensors[self.positions][: config.first_position + config.max_positions]
-        return positions if types is None else (positions + types[:, None]).reshape(-1, config.embed_dim)
+        return positions if types is None else (positions + types[:, None]).reshape(-1, config.width)
+
+
+def _sines(config: TokensConfig, count: int) -> NDArray[np.float32]:
+    """Return the positions 0 to `count` - 1, [count, W]."""
+    if config.sines == "below":
+        pairs = _core.sinusoidal_positions(count, config.width, 0, "float32")
+        return np.concatenate([pairs[:, 0::2], pairs[:, 1::2]], axis=1)
+    half = config.width // 2
+    exponents = np.arange(half, dtype=np.float32) * np.float32(-math.log(10000) / max(half - 1, 1))
+    frequencies = np.exp(exponents.astype(np.float64)).astype(np.float32)
+    angles = (np.arange(count, dtype=np.float32)[:, None] * frequencies).astype(np.float64)
+    result = np.zeros((count, config.width), np.float32)
+    result[:, :half], result[:, half : 2 * half] = np.sin(angles), np.cos(angles)
+    result[: config.first_position] = 0
+    return result
 
 
 def scaled_words(words: NDArray[np.float32], config: TokensConfig, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -95,12 +126,16 @@ def scaled_words(words: NDArray[np.float32], config: TokensConfig, dtype: np.dty
 class Tokens:
     """Rows of tokens.
 
-    `tables` are in the dtype of the model: ``words`` [V, E]; and optionally ``added`` (positions for each type one
-    after another, or types), ``norm_weight`` [E] and ``norm_bias`` [E].
+    `tables` are in the dtype of the model: ``words`` [V, W], where W is `TokensConfig.width`; and optionally ``added``
+    (positions for each type one after another, or types), ``norm_weight`` [W], ``norm_bias`` [W], ``projection_weight``
+    [E, W] and ``projection_bias`` [E].
     """
 
     def __init__(self, config: TokensConfig, tables: Mapping[str, NDArray[Any]]) -> None:
         self.config, self.tables = config, dict(tables)
+        self._projection: Linear | None = None
+        if config.table_dim is not None:
+            self._projection = Linear.from_weights(tables["projection_weight"], tables["projection_bias"])
 
     def astype(self, dtype: np.dtype[Any]) -> "Tokens":
         """Return the same front end in another dtype."""
@@ -121,6 +156,17 @@ class Tokens:
         `places` [N] in the texts are taken without further checks; default: 0, 1, ... in each text. `token_types` [N]
         are 0, or 1 in the second text of a pair, and are ignored in a model without types; default: all 0.
         """
+        rows = self._rows(tokens, cu_seqlens, num_threads, places, token_types)
+        return rows if self._projection is None else self._projection(rows, num_threads=num_threads)
+
+    def _rows(
+        self,
+        tokens: NDArray[np.integer],
+        cu_seqlens: NDArray[np.integer],
+        num_threads: int | None,
+        places: NDArray[np.integer] | None,
+        token_types: NDArray[np.integer] | None,
+    ) -> NDArray[Any]:
         config, tables = self.config, self.tables
         types = self._checked_types(tokens, token_types) if config.token_types else None
         added: Any = tables.get("added")
@@ -132,8 +178,12 @@ class Tokens:
             rows: NDArray[Any] = tables["words"][tokens]
             if added is None:
                 return rows
-            if places is None:
+            if places is None and config.padding is not None:
+                places = self._rows_of_places(tokens, cu_seqlens, None) - first
+            elif places is None:
                 places = np.arange(len(tokens)) - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
+            elif config.padding is not None:
+                places = np.where(tokens == config.padding, -1, places)
             return in_dtype(widened(rows) + widened(added[first + places]), rows.dtype)
         if not config.has_positions:
             self._check_lengths(cu_seqlens)

@@ -39,6 +39,9 @@ class PretrainedGenerator(PretrainedModel):
             found = [np.array(encode(f"{name}: texts", x, i, special=special), np.int64) for i, x in enumerate(given)]
         return found[0] if isinstance(texts, str) else found
 
+    def _reader(self) -> tuple[Any, bool]:
+        return self._tokenizer, False
+
     def decode(self, tokens: Any) -> str:
         """Return the text of tokens [T], without special ones."""
         name = f"{type(self).__name__}.decode"

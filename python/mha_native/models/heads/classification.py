@@ -43,9 +43,11 @@ _HEADS_OF_TEXTS = {
     "roberta.": _DENSE_AND_OUT_PROJ,
     "nomic_bert.": _POOLER,
     "gte.": _POOLER,
+    "albert.": (_Step("pooler", "Tanh"), _CLASSIFIER),
+    "electra.": (_Step("classifier.dense", "GELU"), _Step("classifier.out_proj", "Identity")),
 }
 
-# Activations of the head of ModernBERT: the name in config.json, and the name in torch.nn.
+# Activations that config.json chooses for the heads of ModernBERT and DeBERTa, and their names in torch.nn.
 _ACTIVATIONS = {"gelu": "GELU", "silu": "SiLU", "swish": "SiLU", "relu": "ReLU", "tanh": "Tanh"}
 
 
@@ -73,14 +75,21 @@ def head_of(path: Path, family: Family, task: str, embed_dim: int, num_labels: i
         entries = Entries.read(path)
         pooling = entries.choice("classifier_pooling", "cls", "mean", default="cls")
         return ClassificationHeadConfig((_step_of_modernbert(entries), _CLASSIFIER), embed_dim, num_labels, pooling)
+    if family.model_types == ("deberta-v2",):
+        pooler = _Step("pooler.dense", _activation(Entries.read(path), "pooler_hidden_act"))
+        return ClassificationHeadConfig((pooler, _CLASSIFIER)[task != TEXTS :], embed_dim, num_labels)
     if family.prefix not in _HEADS_OF_TEXTS:
         raise ValueError(f"{path}: model_type must be that of a family with classifiers; got {family.model_types[0]!r}")
     steps = _HEADS_OF_TEXTS[family.prefix] if task == TEXTS else (_CLASSIFIER,)
     return ClassificationHeadConfig(steps, embed_dim, num_labels)
 
 
+def _activation(entries: Entries, name: str) -> str:
+    return _ACTIVATIONS[entries.choice(name, *_ACTIVATIONS, default="gelu")]
+
+
 def _step_of_modernbert(entries: Entries) -> _Step:
-    activation = _ACTIVATIONS[entries.choice("classifier_activation", *_ACTIVATIONS, default="gelu")]
+    activation = _activation(entries, "classifier_activation")
     norm = NormConfig("layer", entries.positive("norm_eps", 1e-5), bias=entries.flag("norm_bias"))
     return _Step("head.dense", activation, entries.flag("classifier_bias"), "head.norm", norm)
 

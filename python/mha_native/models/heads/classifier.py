@@ -30,7 +30,10 @@ from .classification import TEXTS, TOKENS, ClassificationHead, head_of
 from .labels import Labels, read_labels
 
 # Classes in tokenizer_config.json of tokenizers that return token types, if it has no model_input_names.
-_CLASSES_WITH_TYPES = (None, "BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "ElectraTokenizerFast")
+_CLASSES_WITH_TYPES = (
+    *(None, "BertTokenizer", "BertTokenizerFast", "ElectraTokenizer", "ElectraTokenizerFast"),
+    *("DebertaV2Tokenizer", "DebertaV2TokenizerFast"),
+)
 
 _ST_TASK = "sequence-classification"  # the name in sentence-transformers
 
@@ -161,6 +164,9 @@ class PretrainedClassifier(PretrainedModel):
     @property
     def _model(self) -> Model:
         return self._classifier.model
+
+    def _reader(self) -> tuple[Any, bool]:
+        return self._classifier.tokenizer, self._TASK == TEXTS
 
     def _with_model(self: Public, model: Model) -> Public:
         return type(self)(self._classifier.with_model(model))

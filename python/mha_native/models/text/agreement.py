@@ -31,6 +31,9 @@ _CLASS_OF_FAMILY = {
     "xlm-roberta": "XLMRobertaTokenizer",
     "gte": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
+    "albert": "AlbertTokenizer",
+    "electra": "BertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
     "qwen2": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",
     "gemma2": "GemmaTokenizer",
@@ -38,6 +41,7 @@ _CLASS_OF_FAMILY = {
     "mbart": "MBartTokenizer",
     "pegasus": "PegasusTokenizer",
     "t5": "T5Tokenizer",
+    "mt5": "T5Tokenizer",
 }
 
 # The class of transformers that reads all of tokenizer.json.
@@ -65,11 +69,24 @@ _PARTS = {
     "RobertaTokenizer": _OF_ROBERTA,
     "XLMRobertaTokenizer": _OF_XLM_ROBERTA,
     "CamembertTokenizer": _OF_XLM_ROBERTA,
+    "AlbertTokenizer": _Parts("Unigram", (("WhitespaceSplit", "Metaspace"),)),
+    "DebertaV2Tokenizer": _Parts("Unigram", (("Metaspace",), ("Punctuation", "Metaspace"))),
+    "NllbTokenizer": _Parts("BPE", (("Metaspace",), ("WhitespaceSplit", "Metaspace"))),
     "Qwen2Tokenizer": _Parts("BPE", (("Split", "ByteLevel"),), _QWEN2_PATTERN),
     "GemmaTokenizer": _Parts("BPE"),
     "MBartTokenizer": _Parts("Unigram"),
     "PegasusTokenizer": _Parts("Unigram"),
     "T5Tokenizer": _Parts("Unigram"),
+}
+
+# Settings with which a class adds a step to its normalizer or pre-tokenizer, or leaves it out: the step, the value that
+# adds it, and the default.
+_STEPS = {
+    "AlbertTokenizer": {"do_lower_case": ("Lowercase", True, True), "keep_accents": ("StripAccents", False, False)},
+    "DebertaV2Tokenizer": {
+        "do_lower_case": ("Lowercase", True, False),
+        "split_by_punct": ("Punctuation", True, False),
+    },
 }
 
 # These classes ignore tokenizer.json for two values: the prefix of pieces inside a word, and the length in characters
@@ -81,6 +98,8 @@ _PREFIX_SPACE = {
     "RobertaTokenizer": False,
     "XLMRobertaTokenizer": True,
     "CamembertTokenizer": True,
+    "AlbertTokenizer": True,
+    "DebertaV2Tokenizer": True,
     "Qwen2Tokenizer": False,
 }
 _NULL_IS_DEFAULT = ("Qwen2Tokenizer",)
@@ -133,6 +152,12 @@ def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None
         for key, ours in _NORMALIZER.items():
             if key in values:
                 _check_same(path, key, values[key], getattr(normalizer, ours), "normalizer")
+    steps = [step.get("type") for part in (normalizer, library.pre_tokenizer) for step in _steps_of(part)]
+    for key, (step, adds, default) in _STEPS.get(kind or "", {}).items():
+        _check_same(path, key, values.get(key, default), (step in steps) is adds, "text processing")
+    ends = [_content(values.get(key, default)) for key, default in (("cls_token", "[CLS]"), ("sep_token", "[SEP]"))]
+    if kind in _STEPS and not (None not in ends and _has_ends(library, *ends)):
+        raise ValueError(f"{path}: cls_token and sep_token must be the first and the last token of texts; got {ends}")
     if kind in _BERT_CLASSES and isinstance(library.model, models.WordPiece):
         _check_word_pieces(path, library, values)
     adds_blank = _adds_blank(library)
@@ -178,18 +203,23 @@ def _check_word_pieces(path: Path, library: Any, values: Mapping[str, Any]) -> N
 
     model = library.model
     first, last = (_content(values.get(key)) for key in ("cls_token", "sep_token"))
-    text = library.encode("a", add_special_tokens=False).ids
-    whole = [library.token_to_id(first or ""), *text, library.token_to_id(last or "")]
     are_usual = {
         "normalizer": isinstance(library.normalizer, normalizers.BertNormalizer),
         "pre_tokenizer": isinstance(library.pre_tokenizer, pre_tokenizers.BertPreTokenizer),
         "model": (model.continuing_subword_prefix, model.max_input_chars_per_word) == _WORD_PIECES,
-        "post_processor": None in (first, last) or (text and library.encode("a").ids == whole),
+        "post_processor": None in (first, last) or _has_ends(library, first, last),
     }
     for part, is_usual in are_usual.items():
         if not is_usual:
             name = values.get("tokenizer_class") or "BERT"
             raise ValueError(f"{path.with_name('tokenizer.json')}: {part} must be that of {name}, as {path.name} says")
+
+
+def _has_ends(library: Any, first: str, last: str) -> bool:
+    """Return whether a text of the tokenizer begins and ends with these tokens."""
+    text: list[int] = library.encode("a", add_special_tokens=False).ids
+    ends = library.token_to_id(first), library.token_to_id(last)
+    return bool(text) and None not in ends and library.encode("a").ids == [ends[0], *text, ends[1]]
 
 
 def _content(token: Any) -> Any:
@@ -223,8 +253,13 @@ def _adds_blank(library: Any) -> bool | None:
 
 def _pre_tokenizers(library: Any) -> list[dict[str, Any]]:
     """Return the steps of the pre-tokenizer, as in tokenizer.json."""
-    if library.pre_tokenizer is None:
+    return _steps_of(library.pre_tokenizer)
+
+
+def _steps_of(part: Any) -> list[dict[str, Any]]:
+    """Return the steps of a normalizer or a pre-tokenizer, as in tokenizer.json."""
+    if part is None:
         return []
-    state = json.loads(library.pre_tokenizer.__getstate__())
-    steps: list[dict[str, Any]] = state.get("pretokenizers", [state])
+    state = json.loads(part.__getstate__())
+    steps: list[dict[str, Any]] = state.get("pretokenizers", state.get("normalizers", [state]))
     return steps

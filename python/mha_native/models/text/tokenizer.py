@@ -6,7 +6,10 @@ import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...functions.messages import in_the_name_of, listed
 from ...functions.needed_packages import pip_install
@@ -81,6 +84,51 @@ def read_tokenizer(
     return Tokenizer(library, long_texts)
 
 
+class TokenizedText(NamedTuple):
+    """The tokens of a text, or of a pair of texts, as a model reads them.
+
+    Parameters
+    ----------
+    ids : int64 [T]
+        Numbers of the tokens.
+    tokens : list of T str
+        The tokens as the tokenizer writes them.
+    offsets : int64 [T, 2]
+        The characters of each token: ``text[begin:end]``, of the text that `parts` names, after a prompt if there is
+        one.
+    special : bool [T]
+        Whether the tokenizer has added the token: the begin, an end, or a separator. Its offsets are 0 and 0.
+    types : int64 [T]
+        The token types of a pair, for models that have them.
+    parts : int64 [T]
+        0 for tokens of the text, 1 for tokens of the second text of a pair, -1 for special tokens.
+
+    Examples
+    --------
+    >>> from mha_native.models import SentenceEncoder
+    >>> found = SentenceEncoder.from_pretrained("all-MiniLM-L6-v2").tokens_of("A dog")
+    >>> found.tokens
+    ['[CLS]', 'a', 'dog', '[SEP]']
+    >>> found.offsets.tolist()
+    [[0, 0], [0, 1], [2, 5], [0, 0]]
+    """
+
+    ids: NDArray[np.int64]
+    tokens: list[str]
+    offsets: NDArray[np.int64]
+    special: NDArray[np.bool_]
+    types: NDArray[np.int64]
+    parts: NDArray[np.int64]
+
+    @classmethod
+    def _of(cls, encoding: Any) -> "TokenizedText":
+        offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+        special = np.array(encoding.special_tokens_mask, np.bool_)
+        parts = np.array([-1 if part is None else part for part in encoding.sequence_ids], np.int64)
+        ids, types = (np.array(numbers, np.int64) for numbers in (encoding.ids, encoding.type_ids))
+        return cls(ids, encoding.tokens, offsets, special, types, parts)
+
+
 class Tokenizer:
     """Turns texts into tokens, and tokens into texts.
 
@@ -131,6 +179,22 @@ class Tokenizer:
             encodings = self._library.encode_batch_fast([self._beginnings(given) for given in inputs])
         for encoding in encodings:
             yield encoding.ids, encoding.type_ids
+
+    def tokenized(self, inputs: list[str | tuple[str, str]], special: bool) -> Iterator[TokenizedText]:
+        """Yield what the tokens of each text or pair are, with special ones or not."""
+        given = [self._beginnings(each) for each in inputs]
+        for i, each in enumerate(inputs):
+            # Another text than a beginning has other offsets.
+            if not all(text.startswith(cut) for cut, text in zip(_texts(given[i]), _texts(each), strict=True)):
+                given[i] = each
+        with library_errors("the tokenizer failed"):
+            yield from map(TokenizedText._of, self._library.encode_batch(given, add_special_tokens=special))
+
+    def counts(self, inputs: list[str | tuple[str, str]], special: bool) -> list[int]:
+        """Return the number of tokens of each text or pair, with special ones or not."""
+        with library_errors("the tokenizer failed"):
+            given = [self._beginnings(each) for each in inputs]
+            return [len(found) for found in self._library.encode_batch_fast(given, add_special_tokens=special)]
 
     def encode_pieces(self, text: str) -> Any:
         """Return the library's Encoding of a text, which is whole unless this tokenizer cuts texts."""
@@ -198,6 +262,10 @@ class NoTokenizer:
 
     def encode(self, what: str, text: Any, index: int, *, special: bool = True) -> list[int]:
         """Raise ValueError."""
+        self.refuse(what)
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise ValueError."""
         raise ValueError(
             f"{what} need a tokenizer.json, which the model does not have, and {self._instead} is not read; "
             "generate_tokens takes tokens"
@@ -206,6 +274,10 @@ class NoTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """Raise ValueError."""
         raise ValueError(f"tokens need a tokenizer.json to become text; got {len(tokens)} of them")
+
+
+def _texts(given: str | tuple[str, str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else given
 
 
 def read_prompts(

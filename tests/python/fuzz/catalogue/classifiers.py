@@ -72,6 +72,30 @@ def _texts_quantize(_: Generator) -> Made:
     return _text_classifier().quantize, {"weight_dtype": "int8"}
 
 
+def _counted(rng: Generator) -> Arguments:
+    return {"texts": ["the dog", ""]} | some(rng, {"add_special_tokens": False})
+
+
+@entry("TextClassifier.tokens_of")
+def _text_tokens(rng: Generator) -> Made:
+    return _text_classifier().tokens_of, _counted(rng)
+
+
+@entry("TextClassifier.count_tokens")
+def _text_counts(rng: Generator) -> Made:
+    return _text_classifier().count_tokens, _counted(rng)
+
+
+@entry("TokenClassifier.tokens_of")
+def _token_tokens(rng: Generator) -> Made:
+    return _token_classifier().tokens_of, _counted(rng)
+
+
+@entry("TokenClassifier.count_tokens")
+def _token_counts(rng: Generator) -> Made:
+    return _token_classifier().count_tokens, _counted(rng)
+
+
 def _entity_options(rng: Generator) -> Arguments:
     more = {"aggregation_strategy": "first", "ignore_labels": ["O"], "stride": 3, "num_threads": 1}
     return {"texts": ["the dog", "", "a b c"]} | some(rng, more)

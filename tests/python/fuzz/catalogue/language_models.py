@@ -102,6 +102,16 @@ for _name in ("logits", "score"):
     entry(f"CausalLM.{_name}")(_of_texts(_name))
 
 
+@entry("CausalLM.tokens_of")
+def _tokens_of(rng: Generator) -> Made:
+    return language_model().tokens_of, {"texts": ["a", "b"]} | some(rng, {"add_special_tokens": False})
+
+
+@entry("CausalLM.count_tokens")
+def _count_tokens(rng: Generator) -> Made:
+    return language_model().count_tokens, {"texts": ["a", "b"]} | some(rng, {"add_special_tokens": False})
+
+
 @entry("CausalLM.tokenize")
 def _tokenize(rng: Generator) -> Made:
     return language_model().tokenize, {"texts": ["the é", ["a", "b"]][rng.integers(2)]} | some(

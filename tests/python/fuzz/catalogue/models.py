@@ -113,6 +113,21 @@ def _encode_tokens(rng: Generator) -> Made:
     return sentence_encoder().encode_tokens, {"sequences": [[2, 5, 3], np.array([1])]} | _embedding_options(rng)
 
 
+def _texts(rng: Generator) -> Arguments:
+    texts: Any = ["the dog", "", "a b c"] if rng.random() < 0.5 else "the dog"
+    return {"texts": texts} | some(rng, {"add_special_tokens": False}) | _prompt(rng)
+
+
+@entry("SentenceEncoder.tokens_of")
+def _tokens_of(rng: Generator) -> Made:
+    return sentence_encoder().tokens_of, _texts(rng)
+
+
+@entry("SentenceEncoder.count_tokens")
+def _count_tokens(rng: Generator) -> Made:
+    return sentence_encoder().count_tokens, _texts(rng)
+
+
 @entry("SentenceEncoder.attention_weights")
 def _sentence_weights(rng: Generator) -> Made:
     return sentence_encoder().attention_weights, {"text": "the dog"} | some(rng, {"num_threads": 1})

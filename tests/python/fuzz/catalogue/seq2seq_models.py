@@ -63,6 +63,16 @@ def _logits(rng: Generator) -> Made:
     return seq2seq_model().logits, {"text": [2, 5, 3], "target": np.array([2, 7])} | some(rng, {"num_threads": 1})
 
 
+@entry("Seq2SeqLM.tokens_of")
+def _tokens_of(rng: Generator) -> Made:
+    return seq2seq_model().tokens_of, {"texts": ["a", "b"]} | some(rng, {"add_special_tokens": False})
+
+
+@entry("Seq2SeqLM.count_tokens")
+def _count_tokens(rng: Generator) -> Made:
+    return seq2seq_model().count_tokens, {"texts": ["a", "b"]} | some(rng, {"add_special_tokens": False})
+
+
 @entry("Seq2SeqLM.tokenize")
 def _tokenize(rng: Generator) -> Made:
     return seq2seq_model().tokenize, {"texts": ["the dog", ["a", "b"]][rng.integers(2)]} | some(
