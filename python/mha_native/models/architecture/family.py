@@ -104,6 +104,9 @@ class Family(NamedTuple):
     window: Callable[[Entries], tuple[int, int] | None] = _none
     is_sliding: OfLayer = _none
     scale: OfLayer = _none
+    # From config.json to the experts of layer i, None for a layer with one feed-forward network.
+    experts: OfLayer = _none
+    has_sinks: bool = False  # as in `BlockConfig`
     is_causal: bool = False  # rows of the last stack see no row after themselves
     first_position: int = 0  # the row of the first token in the table of positions, if there is no padding
     has_sines: bool = False  # positions are sines where the checkpoint has no table
@@ -241,6 +244,7 @@ def _blocks(
         qk_norm=norm if family.qk_norm else None,
         softcap=entries.positive_or_none(keys.softcap) if keys.softcap else None,
         reads_memory=reads_memory,
+        has_sinks=family.has_sinks,
     )
     window = family.window(entries)
     types = _layer_types(entries, family, window is not None, num_layers)
@@ -249,6 +253,7 @@ def _blocks(
             rotary=tables.get(types[i], tables.get("")),
             window=window if types[i] == SLIDING else None,
             scale=family.scale(entries, i),
+            experts=family.experts(entries, i),
         )
         for i in range(num_layers)
     )

@@ -82,7 +82,11 @@ class Stack:
         return self._with(self.front_end, layers, self.layers.norm)
 
     def _with(self, front_end: Tokens, layers: Sequence[Any], norm: Any) -> "Stack":
-        return Stack(self.config, front_end, make_stack(self.config, layers, norm), self._position_bias)
+        sinks = None
+        if self.layers.layer_options is not None:
+            found = [options.get("sinks") for options in self.layers.layer_options]
+            sinks = found if any(own is not None for own in found) else None
+        return Stack(self.config, front_end, make_stack(self.config, layers, norm, sinks), self._position_bias)
 
 
 class LanguageHead:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...functions.arrays import widened
 from ...layers.linear import Linear
 from ..files.entries import Entries
 from ..files.source import Shapes, Source, Tensors
@@ -128,14 +129,15 @@ def _stack(
     weight_dtype: str,
 ) -> Stack:
     rotary = rotary_tables(config.blocks, dtype)
-    layers = [
-        make_layer(block, names.blocks.read(block, i, tensors, dtype), rotary, dtype, weight_dtype)
-        for i, block in enumerate(config.blocks)
-    ]
+    layers, sinks = [], []
+    for i, block in enumerate(config.blocks):
+        weights = names.blocks.read(block, i, tensors, dtype)
+        layers.append(make_layer(block, weights, rotary, dtype, weight_dtype))
+        sinks.append(widened(weights["sinks"]) if block.has_sinks else None)
     front_end = Tokens(config.front_end, names.front_end.read(config.front_end, words, tensors, dtype))
     norm, bias = config.final_norm, None
     if config.buckets is not None:
         table, distance = tensors[names.position_bias], config.buckets.max_distance
         bias = position_bias_of_buckets(table, distance, config.is_causal)
     final_norm = None if norm is None else make_norm(norm, norm.read(names.final_norm, tensors, dtype), dtype)
-    return Stack(config, front_end, make_stack(config, layers, final_norm), bias)
+    return Stack(config, front_end, make_stack(config, layers, final_norm, sinks if any(own is not None for own in sinks) else None), bias)

@@ -9,6 +9,7 @@ from .family import EMBEDDING, Family, described
 _MODULES = """
     bert distilbert mpnet roberta modernbert nomic_bert gte
     gemma2 gemma3 gpt2 llama mistral qwen2 qwen3
+    gpt_oss mixtral qwen2_moe qwen3_moe
     bart marian mbart pegasus t5
 """
 
