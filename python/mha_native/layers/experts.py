@@ -9,10 +9,10 @@ import numpy as np
 
 from .. import _core
 from ..functions.arrays import Tensor
-from ..functions.dtypes import checked_dtype
+from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
 from ..functions.instances import bare
-from ..functions.messages import in_the_name_of, name_of_type, names_sizes, shown
-from ..functions.scalars import checked_integer, checked_real
+from ..functions.messages import in_the_name_of, listed, names_sizes, shown
+from ..functions.scalars import checked_boolean, checked_integer, checked_real
 from ._constructor_arguments import Seed, WeightDType, checked_generator, checked_size
 from ._given_weights import given_weights
 from ._module_state import Leaf, ModuleState
@@ -58,6 +58,12 @@ class Correction(Leaf):
 
     def _converted(self, dtype: np.dtype[Any]) -> Leaf:
         return Correction(_core.convert(self._core, dtype))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return packed_state(self.state_dict())
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        Correction.__init__(self, unpacked_state(saved)[""])
 
 
 class Experts(RowModule):
@@ -161,7 +167,7 @@ class Experts(RowModule):
         name = "Experts"
         rng, kind = checked_generator(name, seed), checked_dtype(name, dtype)
         count = checked_size(name, "num_experts", num_experts)
-        shared_gate = _core.boolean(name, "shared_gate", shared_gate)
+        shared_gate = checked_boolean(name, "shared_gate", shared_gate)
         if shared_gate and shared_dim is None:
             raise ValueError(f"{name}: shared_gate must be False without shared_dim; got True")
 
@@ -236,9 +242,10 @@ class Experts(RowModule):
         shared = parts.pop("shared.", None)
         experts = [parts.pop(f"experts.{i}.", None) for i in range(len(parts))]
         correction = others.pop("correction", None)
-        if unknown := [*others, *parts] or None in experts or not experts:
+        if others or parts or None in experts or not experts:
             raise ValueError(
-                f"{function}: weights must have the names of state_dict, with experts numbered from 0; got {shown(unknown)}"
+                f"{function}: weights must have the names of state_dict, with experts numbered from 0; "
+                f"got {listed([*parts, *others])}"
             )
         if "weight" not in router:
             raise ValueError(f"{function}: missing: router.weight")
@@ -283,8 +290,8 @@ class Experts(RowModule):
         self._choice = (
             checked_integer(function, "experts_per_token", experts_per_token, 1),
             scores == "sigmoid",
-            _core.boolean(function, "normalize", normalize),
-            _core.real(function, "scale", scale),
+            checked_boolean(function, "normalize", normalize),
+            checked_real(function, "scale", scale),
         )
         with in_the_name_of(function):
             self._compose()  # it compares sizes

@@ -1,6 +1,6 @@
 """Layers from their description and weights."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -96,17 +96,18 @@ def make_stack(
     config: StackConfig,
     layers: Iterable[TransformerLayer],
     norm: Norm | None,
-    sinks: Sequence[NDArray[Any] | None] | None = None,
+    sinks: Iterable[NDArray[Any] | None] = (),
 ) -> TransformerStack:
     """Return the stack of `layers`. Score options that layers have in common are left to `Stack`.
 
-    `sinks` [H] are those of each layer, if some layers have any.
+    `sinks` [H] are those of each layer, None for a layer without sinks.
     """
     kind: Any = Decoder if config.reads_memory else CausalDecoder if config.is_causal else Encoder
     options: list[Any] = [block.options for block in config.blocks]
-    has_own = sinks is not None or any(of_layer != options[0] for of_layer in options)
-    for of_layer, own in zip(options, sinks or (), strict=False):
-        of_layer |= {} if own is None else {"sinks": own}
+    has_own = any(of_layer != options[0] for of_layer in options)
+    for of_layer, own in zip(options, sinks, strict=False):
+        if own is not None:
+            of_layer["sinks"], has_own = own, True
     stack: TransformerStack = kind.from_layers(layers, norm, layer_options=options if has_own else None)
     return stack
 

@@ -82,10 +82,7 @@ class Stack:
         return self._with(self.front_end, layers, self.layers.norm)
 
     def _with(self, front_end: Tokens, layers: Sequence[Any], norm: Any) -> "Stack":
-        sinks = None
-        if self.layers.layer_options is not None:
-            found = [options.get("sinks") for options in self.layers.layer_options]
-            sinks = found if any(own is not None for own in found) else None
+        sinks = [options.get("sinks") for options in self.layers.layer_options or ()]
         return Stack(self.config, front_end, make_stack(self.config, layers, norm, sinks), self._position_bias)
 
 

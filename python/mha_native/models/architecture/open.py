@@ -140,4 +140,4 @@ def _stack(
         table, distance = tensors[names.position_bias], config.buckets.max_distance
         bias = position_bias_of_buckets(table, distance, config.is_causal)
     final_norm = None if norm is None else make_norm(norm, norm.read(names.final_norm, tensors, dtype), dtype)
-    return Stack(config, front_end, make_stack(config, layers, final_norm, sinks if any(own is not None for own in sinks) else None), bias)
+    return Stack(config, front_end, make_stack(config, layers, final_norm, sinks), bias)
