@@ -131,8 +131,8 @@ struct Stack {
   TransformerStack layers;
 };
 
-// One layer as Python passes it: (self_attn, cross_attn or None, feed_forward or experts, norms, output_norms,
-// norm_first).
+// One layer as Python passes it: (self_attn, cross_attn or None, feed_forward or experts, norms, output_norms, the number
+// of its NormPlacement).
 TransformerLayer layer_from(const py::tuple& parts) {
   const auto norms = py::reinterpret_borrow<py::tuple>(parts[3]),
              output_norms = py::reinterpret_borrow<py::tuple>(parts[4]);
@@ -152,7 +152,7 @@ TransformerLayer layer_from(const py::tuple& parts) {
           norm(norms[0]),
           norm(norms[1]),
           norm(norms[2]),
-          parts[5].cast<bool>() ? NormPlacement::before : NormPlacement::after,
+          static_cast<NormPlacement>(parts[5].cast<int>()),
           norm(output_norms[0]),
           norm(output_norms[1]),
           norm(output_norms[2]),
@@ -394,7 +394,7 @@ void bind_transformer(py::module_& m) {
   py::class_<Stack>(m, "TransformerStack")
       .def(py::init(&make_stack),
            "(name, layers, norm or None), layers (self_attn, cross_attn or None, feed_forward or experts, norms, "
-           "output_norms, norm_first)")
+           "output_norms, placement of norms: 0 after, 1 before, 2 parallel)")
       .def("forward", &forward_stack,
            "(x, options, extras, out, num_threads) -> out or (out, weights): extras are entries cu_seqlens, memory, "
            "memory_caches, memory_options, layer_options, caches, new_lengths, sequences, need_weights");

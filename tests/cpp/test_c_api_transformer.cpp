@@ -341,9 +341,9 @@ TEST(CApiTransformer, PartsMustBeThereAndFit) {
   expect_invalid(mha_transformer_create(layers, 2, nullptr, &encoder), {"layer 1", "output_norm3", "cross_attention"});
   layers[1].self_attention = nullptr;
   expect_invalid(mha_transformer_create(layers, 2, nullptr, &encoder), {"layers[1].self_attention", "null"});
-  for (const mha_norm_placement placement : {-1, 2}) {
+  for (const mha_norm_placement placement : {-1, 3}) {
     layers[0].norm_placement = placement;
-    expect_invalid(mha_transformer_create(layers, 1, nullptr, &encoder), {"mha_norm_placement", "0 or 1"});
+    expect_invalid(mha_transformer_create(layers, 1, nullptr, &encoder), {"mha_norm_placement", "0 to 2"});
   }
   EXPECT_EQ(encoder, nullptr);
 

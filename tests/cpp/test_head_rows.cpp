@@ -115,11 +115,31 @@ TYPED_TEST(HeadRowsOf, KeysAreNormedHeadByHead) {
   }
 }
 
+TYPED_TEST(HeadRowsOf, KeysOfAllHeadsAreNormedTogether) {
+  const auto x = Array<TypeParam>::random({B, T, E}, 7), weight = Array<TypeParam>::random({Hk * D}, 8);
+  const Parts<TypeParam> parts(3);
+  QueryKeySteps steps;
+  steps.key_norm = RMSNorm(weight.view(), 0.25);
+  const MultiHeadAttention plain(kConfig, parts.weights()), layer(kConfig, parts.weights(), steps);
+  on_every_isa([&] {
+    const auto keys = keys_of(plain, x), normed = keys_of(layer, x);  // [B, Hk, T, D]
+    for (Index b = 0; b < B; ++b)
+      for (Index t = 0; t < T; ++t) {
+        const auto at = [&](Index i) { return static_cast<std::size_t>(((b * Hk + i / D) * T + t) * D + i % D); };
+        double squares = 0;
+        for (Index i = 0; i < Hk * D; ++i) squares += std::pow(double(keys[at(i)]), 2) / double(Hk * D);
+        for (Index i = 0; i < Hk * D; ++i)
+          ASSERT_NEAR(double(normed[at(i)]),
+                      double(keys[at(i)]) / std::sqrt(squares + 0.25) * double(weight.data()[std::size_t(i)]), 1e-5);
+      }
+  });
+}
+
 TYPED_TEST(HeadRowsOf, ARowHasTheSameBitsInEveryCall) {
-  const auto x = Array<TypeParam>::random({B, T, E}, 7);
+  const auto x = Array<TypeParam>::random({B, T, E}, 7), joint = Array<TypeParam>::random({H * D}, 8);
   const Parts<TypeParam> parts(4);
   QueryKeySteps steps;
-  steps.query_norm = RMSNorm(parts.norm.view());
+  steps.query_norm = RMSNorm(joint.view());  // of all heads together
   steps.key_norm = LayerNorm(parts.norm.view());
   steps.rotary = parts.rotary(RotaryPairs::neighbours);
   const MultiHeadAttention layer(kConfig, parts.weights(), steps);

@@ -16,7 +16,6 @@ using testing::encoder_of;
 using testing::feed_forward;
 using testing::kEmbed;
 using testing::kMemory;
-using testing::kPlacements;
 using testing::name_of;
 using testing::norm;
 using testing::rms_norm;
@@ -46,6 +45,19 @@ Rows parts_in_order(const TransformerLayer& layer, const Rows& x, const Rows& me
   };
   const auto attend = [&](const TensorView& in) { layer.self_attention.forward(in, in, in, part.view()); };
   const auto feed_forward = [&](const TensorView& in) { layer.feed_forward.forward(in, part.view()); };
+  if (layer.norm_placement == NormPlacement::parallel) {
+    Rows in = x;
+    normalize(layer.norm1, in);
+    attend(in.view());
+    normalize(layer.output_norm1, part);
+    add_to(y, part);
+    if (layer.norm2) in = x;
+    normalize(layer.norm2, in);
+    feed_forward(in.view());
+    normalize(layer.output_norm2, part);
+    add_to(y, part);
+    return y;
+  }
   sublayer(layer.norm1, layer.output_norm1, attend);
   if (!layer.cross_attention) {
     sublayer(layer.norm2, layer.output_norm2, feed_forward);
@@ -62,8 +74,9 @@ Rows parts_in_order(const TransformerLayer& layer, const Rows& x, const Rows& me
 TEST(Transformer, ALayerIsItsPartsInOrderWhicheverNormsItHas) {
   const Rows x = Rows::random({2, 7, kEmbed}, 5), memory = Rows::random({2, 3, kMemory}, 6);
   const Norm kinds[] = {norm(kEmbed, 40), rms_norm(kEmbed, 41, false), rms_norm(kEmbed, 42, true)};
-  for (const NormPlacement placement : kPlacements)
+  for (const NormPlacement placement : {NormPlacement::after, NormPlacement::before, NormPlacement::parallel})
     for (const bool is_decoder : {false, true}) {
+      if (is_decoder && placement == NormPlacement::parallel) continue;
       TransformerLayer layer = is_decoder ? decoder_layer(4, placement) : encoder_layer(4, placement);
       TransformerExtras extras;
       if (is_decoder) extras.memory = memory.view();
@@ -87,6 +100,12 @@ TEST(Transformer, ALayerIsItsPartsInOrderWhicheverNormsItHas) {
         }
       }
     }
+}
+
+TEST(Transformer, AParallelLayerReadsNoMemory) {
+  const TransformerLayer layer = decoder_layer(4, NormPlacement::parallel);
+  testing::expect_words(testing::message_of<std::invalid_argument>([&] { encoder_of(&layer, 1); }),
+                        {"layer 0", "parallel", "cross_attention"});
 }
 
 TEST(Transformer, TheFinalNormMayBeOfAnyKind) {

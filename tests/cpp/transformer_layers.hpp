@@ -41,7 +41,8 @@ inline constexpr Index kEmbed = 40, kHeads = 4, kHidden = 72, kMemory = 24;
 inline constexpr NormPlacement kPlacements[] = {NormPlacement::after, NormPlacement::before};
 
 inline const char* name_of(NormPlacement placement) {
-  return placement == NormPlacement::before ? "norms first" : "norms last";
+  constexpr const char* kNames[] = {"norms last", "norms first", "parallel"};
+  return kNames[static_cast<int>(placement)];
 }
 
 inline TransformerLayer encoder_layer(unsigned seed, NormPlacement placement = NormPlacement::after,

@@ -321,7 +321,7 @@ MHA_API mha_status mha_layer_create(const mha_layer_config* config, const mha_la
 typedef struct mha_norm mha_norm; /* a norm: mha_norm_create() */
 /* Steps that are applied to queries and keys before attention: QueryKeySteps. Each may be null. */
 typedef struct mha_query_key_steps {
-  const mha_norm *query_norm, *key_norm; /* of [D] */
+  const mha_norm *query_norm, *key_norm; /* of [D], or of [H D] and [Hk D] */
   const mha_rotary* rotary;
 } mha_query_key_steps;
 /* The same with such steps, which may be null. The layer shares them: handles may be destroyed. */
@@ -573,7 +573,7 @@ MHA_API mha_experts_config mha_experts_config_of(const mha_experts* experts) MHA
 
 /* Where the norm of a sublayer stands: NormPlacement. */
 typedef int mha_norm_placement;
-enum { MHA_NORM_AFTER, MHA_NORM_BEFORE };
+enum { MHA_NORM_AFTER, MHA_NORM_BEFORE, MHA_NORM_PARALLEL };
 /* One layer of a transformer, of parts of one dtype and one E: TransformerLayer. */
 typedef struct mha_transformer_layer {
   const mha_layer* self_attention;

@@ -63,8 +63,9 @@ using MultiHeadAttentionWeights = BasicMultiHeadAttentionWeights<TensorView>;
 /// positions of the options. A cache holds rotated keys: after KVCache::keep_last(), which counts rows anew, the caller
 /// must pass positions. Keys that a layer adds are not rotated.
 struct QueryKeySteps {
-  std::optional<Norm> query_norm, key_norm;  // [D], of the dtype of the layer: of each head, before it is turned
-  std::optional<RotaryEmbedding> rotary;     // f32; f64 of a layer in f64. Its R is at most D
+  // Of the dtype of the layer, before heads are turned: [D], of each head; or [H D] and [Hk D], of all heads together.
+  std::optional<Norm> query_norm, key_norm;
+  std::optional<RotaryEmbedding> rotary;  // f32; f64 of a layer in f64. Its R is at most D
 };
 
 struct PackedAttention;  // of the library itself

@@ -119,6 +119,9 @@ class MHA_API Experts {
 enum class NormPlacement {
   after,   // norm(x + sublayer(x)), as in "Attention Is All You Need" and BERT
   before,  // x + sublayer(norm(x))
+  // x + self_attention(norm1(x)) + feed_forward(norm2(x)), without a cross_attention. If there is no norm2 the
+  // feed-forward reads norm1(x), too.
+  parallel,
 };
 
 /// One layer of a transformer, put together from parts of one dtype and one E: self-attention, attention to a memory if

@@ -19,7 +19,10 @@ static_assert(static_cast<int>(Reduction::mean) == MHA_REDUCTION_MEAN &&
               static_cast<int>(Reduction::sum) == MHA_REDUCTION_SUM &&
               static_cast<int>(Reduction::none) == MHA_REDUCTION_NONE);
 static_assert(static_cast<int>(NormPlacement::after) == MHA_NORM_AFTER &&
-              static_cast<int>(NormPlacement::before) == MHA_NORM_BEFORE);
+              static_cast<int>(NormPlacement::before) == MHA_NORM_BEFORE &&
+              static_cast<int>(NormPlacement::parallel) == MHA_NORM_PARALLEL);
+
+constexpr int kNormPlacements = MHA_NORM_PARALLEL + 1;
 
 const Norm& norm_of(const mha_norm* norm) { return object(norm, "norm"); }
 const Linear& linear_layer_of(const mha_linear* layer) { return object(layer, "linear"); }
@@ -50,7 +53,7 @@ TransformerLayer layer_of(const mha_transformer_layer& parts, Index i) {
           optional_part(parts.norm1),
           optional_part(parts.norm2),
           optional_part(parts.norm3),
-          enumerator<NormPlacement>("norm_placement", "mha_norm_placement", parts.norm_placement, MHA_NORM_BEFORE + 1),
+          enumerator<NormPlacement>("norm_placement", "mha_norm_placement", parts.norm_placement, kNormPlacements),
           optional_part(parts.output_norm1),
           optional_part(parts.output_norm2),
           optional_part(parts.output_norm3),

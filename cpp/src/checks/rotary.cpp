@@ -62,7 +62,8 @@ void validate_rotate(const RotaryTable& rotary, const TensorView& x, const std::
   for (Index i = 0; positions && i < batch * length; ++i) check_position(positions[i]);
 }
 
-void check_steps(const char* f, const QueryKeySteps& steps, DType dtype, Index head_dim) {
+void check_steps(const char* f, const QueryKeySteps& steps, DType dtype, const MultiHeadAttentionConfig& sizes) {
+  const Index head_dim = sizes.head_dim;
   const auto check_dtype = [&](const char* name, DType given, DType expected) {
     if (given != expected)
       throw DTypeError(std::string(f) + ": " + name + " of a layer in " + name_of(dtype) + " must be " +
@@ -72,14 +73,16 @@ void check_steps(const char* f, const QueryKeySteps& steps, DType dtype, Index h
     throw std::invalid_argument(std::string(f) + ": " + rule + ", " + std::to_string(head_dim) + "; got " +
                                 std::to_string(given));
   };
-  const std::pair<const char*, const std::optional<Norm>&> norms[] = {{"query_norm", steps.query_norm},
-                                                                      {"key_norm", steps.key_norm}};
-  for (const auto& [name, norm] : norms) {
-    if (!norm) continue;
+  const auto check_norm = [&](const char* name, const std::optional<Norm>& norm, Index heads) {
+    if (!norm) return;
     check_dtype(name, norm->dtype(), dtype);
-    if (norm->embed_dim() != head_dim)
-      wrong(name + std::string(" must have the features of a head"), norm->embed_dim());
-  }
+    if (norm->embed_dim() != head_dim && norm->embed_dim() != heads * head_dim)
+      wrong(name + std::string(" must have the features of all heads, ") + std::to_string(heads * head_dim) +
+                ", or of a head",
+            norm->embed_dim());
+  };
+  check_norm("query_norm", steps.query_norm, sizes.num_heads);
+  check_norm("key_norm", steps.key_norm, sizes.num_kv_heads);
   if (!steps.rotary) return;
   check_dtype("rotary", steps.rotary->dtype(), accumulator_of(dtype));
   if (steps.rotary->rotary_dim() > head_dim)

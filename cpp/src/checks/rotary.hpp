@@ -13,8 +13,8 @@ void validate_rotary(const TensorView& cos, const TensorView& sin);
 void validate_rotate(const RotaryTable& rotary, const TensorView& x, const std::int64_t* positions,
                      const MutableTensorView& out, bool backwards);
 
-/// The steps fit a layer of `dtype`, whose heads have `head_dim` features.
-void check_steps(const char* function, const QueryKeySteps& steps, DType dtype, Index head_dim);
+/// The steps fit a layer of `dtype` and `sizes`.
+void check_steps(const char* function, const QueryKeySteps& steps, DType dtype, const MultiHeadAttentionConfig& sizes);
 
 /// There are none: nothing is turned by them.
 void refuse_positions(const char* function, const AttentionOptions& options);

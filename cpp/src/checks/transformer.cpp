@@ -167,6 +167,8 @@ StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& 
   check("kdim of self_attention", self.kdim, sizes.embed_dim);
   check("vdim of self_attention", self.vdim, sizes.embed_dim);
   check("out_dim of self_attention", self.out_dim, sizes.embed_dim);
+  if (cross && layer.is_parallel())
+    throw std::invalid_argument(of_layer() + "a parallel layer must have no cross_attention");
   if (cross) {
     check("embed_dim of cross_attention", cross->embed_dim, sizes.embed_dim);
     check("vdim of cross_attention", cross->vdim, sizes.memory_dim);

@@ -161,7 +161,7 @@ MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHe
     throw std::invalid_argument(std::string(f) + ": added_key and added_value must not be given without add_bias_kv");
   }
   const DType dtype = w.query.weight.dtype == DType::int8 ? DType::f32 : w.query.weight.dtype;
-  check_steps(f, steps, dtype, config.head_dim);
+  check_steps(f, steps, dtype, config);
   return config;
 }
 

@@ -151,7 +151,7 @@ std::size_t SizedAttentionCall::scratch_bytes() const {
     bytes = std::max(bytes, kernels().attention_scratch(sizes.head_dim, sizes.value_head_dim));
   for (const PackedLinear* linear : {&layer_.query, &layer_.key, &layer_.value, &layer_.out})
     bytes = std::max(bytes, projection_scratch(kernels(), *linear));
-  return std::max(bytes, HeadRowsRun::scratch_bytes(dtype(), sizes.head_dim));
+  return std::max(bytes, HeadRowsRun::scratch_bytes(dtype(), sizes.head_dim, layer_.joint_features()));
 }
 
 /// Written to `memory`.

@@ -9,11 +9,26 @@ namespace {
 /// Positions of a task: their cosines and sines (64 of f32 each) and the rows of one head take 16 KB, half of level 1.
 constexpr Index kTaskRows = 32;
 
+/// Positions whose heads are normed together at once: 64 heads of 128 features of f32 take 128 KB, a part of level 2.
+constexpr Index kJointRows = 4;
+
 Index blocks_of(const HeadRows& rows) { return (rows.rows.extents[2] + kTaskRows - 1) / kTaskRows; }
 
 std::byte* row_at(const MutableTensorView& view, Index b, Index head, Index row) {
   return static_cast<std::byte*>(view.data) +
          (b * view.strides[0] + head * view.strides[1] + row * view.strides[2]) * size_of(view.dtype);
+}
+
+/// In place.
+void normalize(const NormWeights& norm, const DTypeKernels& kernels, Index rows, Index columns, std::byte* x,
+               Index x_row) {
+  NormalizeTile tile{};
+  tile.rows = rows;
+  tile.columns = columns;
+  tile.x = tile.out = x;
+  tile.x_row = tile.out_row = x_row;
+  norm.write_to(tile);
+  kernels.normalize(tile);
 }
 
 /// Rows of one sequence that follow one another, as their positions do: which row of the sequence the first is, and its
@@ -45,9 +60,10 @@ Run run_of(const HeadRows& rows, Index b, Index first, Index last) {
 
 }  // namespace
 
-std::size_t HeadRowsRun::scratch_bytes(DType dtype, Index head_dim) {
+std::size_t HeadRowsRun::scratch_bytes(DType dtype, Index head_dim, Index joint_features) {
   const DType numbers = accumulator_of(dtype);
-  return numbers == dtype ? 0 : static_cast<std::size_t>(kTaskRows * head_dim * size_of(numbers));
+  const Index of_heads = numbers == dtype ? 0 : kTaskRows * head_dim;
+  return static_cast<std::size_t>(std::max(of_heads, kJointRows * joint_features) * size_of(numbers));
 }
 
 void HeadRowsRun::add(const HeadRows& rows) {
@@ -67,6 +83,7 @@ void HeadRowsRun::run_task(const void* context, Index task, int worker) {
   const Index b = task / blocks_of(*rows), first = task % blocks_of(*rows) * kTaskRows;
   const Index count = rows->row_counts ? rows->row_counts[b] : rows->rows.extents[2];
   const Index last = std::min(first + kTaskRows, count);
+  if (rows->has_joint_norm()) return run.run_joint(*rows, b, first, last, run.workers_.scratch_of(worker));
   for (Index head = 0; first < last && head < rows->rows.extents[1]; ++head)
     run.run_head(*rows, b, head, first, last, run.workers_.scratch_of(worker));
 }
@@ -85,18 +102,41 @@ void HeadRowsRun::run_head(const HeadRows& rows, Index b, Index head, Index firs
     x = scratch;
     x_row = columns;
   }
-  const DTypeKernels& kernels = table_.kernels[static_cast<int>(numbers)];
-  if (const NormWeights* norm = rows.steps.norm) {
-    NormalizeTile tile{};
-    tile.rows = last - first;
-    tile.columns = columns;
-    tile.x = tile.out = x;
-    tile.x_row = tile.out_row = x_row;
-    norm->write_to(tile);
-    kernels.normalize(tile);
+  if (const NormWeights* norm = rows.steps.norm)
+    normalize(*norm, table_.kernels[static_cast<int>(numbers)], last - first, columns, x, x_row);
+  turn_and_store(rows, b, head, first, last, x, x_row, numbers == dtype);
+}
+
+/// Rows of which one norm covers all heads: they are gathered in scratch memory first.
+void HeadRowsRun::run_joint(const HeadRows& rows, Index b, Index first, Index last, std::byte* scratch) const {
+  const DType dtype = rows.rows.dtype, numbers = accumulator_of(dtype);
+  const Index heads = rows.rows.extents[1], columns = rows.rows.extents[3], size = size_of(numbers);
+  const Index features = heads * columns;
+  for (Index end; first < last; first = end) {
+    end = std::min(first + kJointRows, last);
+    for (Index row = first; row < end; ++row)
+      for (Index head = 0; head < heads; ++head) {
+        const std::byte* const from = row_at(rows.rows, b, head, row);
+        std::byte* const to = scratch + ((row - first) * features + head * columns) * size;
+        if (numbers == dtype)
+          std::memcpy(to, from, static_cast<std::size_t>(columns * size));
+        else
+          table_.kernels[static_cast<int>(dtype)].widen(from, to, columns);
+      }
+    normalize(*rows.steps.norm, table_.kernels[static_cast<int>(numbers)], end - first, features, scratch, features);
+    for (Index head = 0; head < heads; ++head)
+      turn_and_store(rows, b, head, first, end, scratch + head * columns * size, features, false);
   }
+}
+
+/// Turns rows of one head, if there is a rotation, and stores them in the cache or, unless they are there, in `rows`.
+void HeadRowsRun::turn_and_store(const HeadRows& rows, Index b, Index head, Index first, Index last, std::byte* x,
+                                 Index x_row, bool is_in_place) const {
+  const DType numbers = rows.steps ? accumulator_of(rows.rows.dtype) : rows.rows.dtype;
+  const DTypeKernels& kernels = table_.kernels[static_cast<int>(numbers)];
+  const Index columns = rows.rows.extents[3], size = size_of(numbers);
   const MutableTensorView& to = rows.cache ? rows.cache : rows.rows;
-  const bool is_moved = rows.cache || numbers != dtype;
+  const bool is_moved = rows.cache || !is_in_place;
   if (!rows.steps.rotary && !is_moved) return;
   for (Index row = first; row < last;) {
     const Run run = run_of(rows, b, row, last);

@@ -35,6 +35,9 @@ struct HeadRows {
   const std::int64_t* cache_sequences = nullptr;
   const std::int64_t* row_counts = nullptr;  // [B]: only the first row_counts[b] rows count; null: all
   bool is_backwards = false;                 // rotary positions turn by minus their angle
+
+  /// Whether one norm covers all heads of a row.
+  bool has_joint_norm() const { return steps.norm && steps.norm->embed_dim != rows.extents[3]; }
 };
 
 /// The phase of one call. It refers to this object, which must outlive it and stay where it is.
@@ -43,7 +46,8 @@ class HeadRowsRun {
   HeadRowsRun(const KernelTable& table, const Workers& workers) : table_(table), workers_(workers) {}
 
   /// Of each worker.
-  static std::size_t scratch_bytes(DType dtype, Index head_dim);
+  /// @param joint_features all features that one norm covers; 0: norms are of single heads, or there is none
+  static std::size_t scratch_bytes(DType dtype, Index head_dim, Index joint_features = 0);
 
   /// Up to three: query, key, and values that go to a cache.
   void add(const HeadRows& rows);
@@ -52,6 +56,9 @@ class HeadRowsRun {
  private:
   static void run_task(const void* run, Index task, int worker);
   void run_head(const HeadRows& rows, Index b, Index head, Index first, Index last, std::byte* scratch) const;
+  void run_joint(const HeadRows& rows, Index b, Index first, Index last, std::byte* scratch) const;
+  void turn_and_store(const HeadRows& rows, Index b, Index head, Index first, Index last, std::byte* x, Index x_row,
+                      bool is_in_place) const;
 
   const KernelTable& table_;
   const Workers workers_;

@@ -80,8 +80,8 @@ class RowSteps {
   void normalize(const NormWeights* norm, const Rows& x, const Rows& residual, const Rows& sum, const Rows& out);
 
   /// Most steps, and so most phases: two projections with their output norms and residual sums, one projection more,
-  /// and a last norm.
-  static constexpr int kMostSteps = 8;
+  /// the norm of a parallel feed-forward, and a last norm.
+  static constexpr int kMostSteps = 9;
   /// Returns how many it has written.
   int phases(Phase* phases) const;
 

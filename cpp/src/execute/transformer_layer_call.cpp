@@ -83,7 +83,7 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
   const Rows joined = sized.experts_ ? rows_of(sized.matrix_at(memory.data() + sized.joined_at_)) : sized.joined_;
   after_.project(*last_out, Activation::none, rows_of(last_attention->heads()), joined);
   join(after_, sublayer++, joined, residual);
-  const Rows given = layer.norm_before(sublayer) ? rows_of(normed_) : joined;
+  const Rows given = input_of_feed_forward(sublayer, residual, joined);
   RowSteps& steps = sized.experts_ ? last_ : after_;
   if (sized.experts_)
     experts_.emplace(*sized.experts_, memory, given, result);
@@ -93,6 +93,13 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
   if (layer.final_norm) steps.normalize(layer.final_norm, result, {}, {}, result);
 }
 
+/// The rows that the feed-forward reads: with `joined`, the stream after the sublayers before it.
+Rows TransformerLayerCall::input_of_feed_forward(int sublayer, const Rows& x, const Rows& joined) const {
+  const PackedTransformerLayer& layer = sized_.layer_;
+  if (layer.norm_before(sublayer) || (layer.is_parallel() && layer.norm_before(0))) return rows_of(normed_);
+  return layer.is_parallel() ? x : joined;
+}
+
 /// The end of a sublayer: adds its result, after its output norm, to the residual stream, in the place of the
 /// result. Writes the input of the next sublayer, too, if it differs.
 void TransformerLayerCall::join(RowSteps& steps, int sublayer, const Rows& result, const Rows& residual) const {
@@ -100,6 +107,10 @@ void TransformerLayerCall::join(RowSteps& steps, int sublayer, const Rows& resul
   if (const NormWeights* norm = layer.output_norms[sublayer]) steps.normalize(norm, result, {}, {}, result);
   if (const NormWeights* norm = layer.norm_after(sublayer)) return steps.normalize(norm, result, residual, {}, result);
   const NormWeights* next = layer.norm_before(sublayer + 1);
+  if (layer.is_parallel()) {  // the next sublayer reads the rows that this one has read
+    if (next) steps.normalize(next, residual, {}, {}, rows_of(normed_));
+    next = nullptr;
+  }
   steps.normalize(next, result, residual, result, next ? rows_of(normed_) : Rows());
 }
 

@@ -71,6 +71,7 @@ class TransformerLayerCall {
   const TensorView& input(int sublayer, const TensorView& stream) const {
     return sized_.layer_.norm_before(sublayer) ? normed_ : stream;
   }
+  Rows input_of_feed_forward(int sublayer, const Rows& x, const Rows& joined) const;
   void join(RowSteps& steps, int sublayer, const Rows& result, const Rows& residual) const;
 
   const SizedTransformerLayerCall& sized_;

@@ -1,6 +1,9 @@
 // The weights of a multi-head attention layer, packed.
 #pragma once
 
+#include <algorithm>
+#include <optional>
+
 #include "mha/multi_head_attention.hpp"
 #include "weights/added_keys.hpp"
 #include "weights/norm_weights.hpp"
@@ -11,7 +14,7 @@ namespace mha {
 
 /// Steps for each row of a head of query or key, in this order. Both are of the accumulator's type.
 struct HeadSteps {
-  const NormWeights* norm = nullptr;    // [D]; null: none
+  const NormWeights* norm = nullptr;    // [D], or of all heads together; null: none
   const RotaryTable* rotary = nullptr;  // null: none
 
   explicit operator bool() const { return norm || rotary; }
@@ -42,6 +45,13 @@ struct PackedAttention {
   DType dtype() const { return query.dtype(); }
   HeadSteps query_steps() const { return {query_norm ? &*query_norm : nullptr, rotary()}; }
   HeadSteps key_steps() const { return {key_norm ? &*key_norm : nullptr, rotary()}; }
+  /// The most features that one norm of several heads covers; 0: none does.
+  Index joint_features() const {
+    Index most = 0;
+    for (const std::optional<NormWeights>* norm : {&query_norm, &key_norm})
+      if (*norm && (*norm)->embed_dim != config.head_dim) most = std::max(most, (*norm)->embed_dim);
+    return most;
+  }
   const RotaryTable* rotary() const { return steps.rotary ? &steps.rotary->table() : nullptr; }
 
   MultiHeadAttentionConfig config;  // its zeros, which stand for defaults, are replaced

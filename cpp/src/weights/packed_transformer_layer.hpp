@@ -23,12 +23,13 @@ struct PackedTransformerLayer {
   int num_sublayers() const { return cross_attention ? 3 : 2; }
   /// Null: the sublayer reads the residual stream, as after the last one.
   const NormWeights* norm_before(int sublayer) const {
-    return norm_placement == NormPlacement::before && sublayer < num_sublayers() ? norms[sublayer] : nullptr;
+    return norm_placement != NormPlacement::after && sublayer < num_sublayers() ? norms[sublayer] : nullptr;
   }
   const NormWeights* norm_after(int sublayer) const {
     return norm_placement == NormPlacement::after ? norms[sublayer] : nullptr;
   }
   double feed_forward_work(double rows) const { return experts ? experts->work(rows) : feed_forward->work(rows); }
+  bool is_parallel() const { return norm_placement == NormPlacement::parallel; }
   bool has_norm_before() const { return norm_before(0) || norm_before(1) || norm_before(2); }
 };
 

@@ -263,15 +263,19 @@ def _through_steps(
             continue
         weight, bias = _projection_weights(layer, state, letter)
         x = linear(_inputs(arrays)["qkv".index(letter)], weight, bias, num_threads=threads)
-        x = x.reshape(gradient.swapaxes(1, 2).shape).swapaxes(1, 2)
-        given: Any = (x, state[f"{letter}_norm.weight"], gradient)
+        by_row = gradient.swapaxes(1, 2)
+        if not steps.is_joint:
+            x = x.reshape(by_row.shape).swapaxes(1, 2)
+        rows = np.ascontiguousarray(by_row).reshape(x.shape) if steps.is_joint else gradient
+        given: Any = (x, state[f"{letter}_norm.weight"], rows)
         wrt = (*recording.wanted(weight=f"{letter}_norm.weight", bias=f"{letter}_norm.bias"), "x")
         if steps.qk_norm == "layer":
             found = layer_norm_gradient(*given, eps=steps.qk_norm_eps, wrt=wrt, num_threads=threads)
         else:
             offset = steps.qk_norm == "rms_unit_offset"
             found = rms_norm_gradient(*given, eps=steps.qk_norm_eps, unit_offset=offset, wrt=wrt, num_threads=threads)
-        gradient[...] = found.x
+        dx: Any = found.x
+        gradient[...] = dx.reshape(by_row.shape).swapaxes(1, 2) if steps.is_joint else dx
         recording.store(weights, {f"{letter}_norm.weight": found.weight, f"{letter}_norm.bias": found.bias})
 
 

@@ -36,8 +36,8 @@ class LayerState(Leaf):
         [out_dim, H Dv]. Biases are ``in_proj_bias`` and ``out_proj.bias``. If only some of query, key and value have
         one, they are ``q_proj_bias``, ``k_proj_bias`` or ``v_proj_bias``. `add_bias_kv` adds ``bias_k`` [1, 1, Hk D]
         and ``bias_v`` [1, 1, Hk Dv]. Matrices in int8 have scales, ``in_proj_weight_scale`` [H D + Hk D + Hk Dv] and
-        so on. `qk_norm` adds ``q_norm.weight`` and ``k_norm.weight`` [D], and "layer" also ``q_norm.bias`` and
-        ``k_norm.bias``.
+        so on. `qk_norm` adds ``q_norm.weight`` and ``k_norm.weight`` [D], "layer" also ``q_norm.bias`` and
+        ``k_norm.bias``; of "rms_joint" they are [H D] and [Hk D].
         """
         core = self._core  # one for all: another thread may load weights meanwhile
         (*in_proj, out_proj), (added_key, added_value) = core.weights()
@@ -270,7 +270,7 @@ class LayerState(Leaf):
         self._load(dtype, state)
 
     def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-        shapes = state_shapes(self._sizes, self._parts, names) | self._steps.state_shapes(self._sizes.head_dim)
+        shapes = state_shapes(self._sizes, self._parts, names) | self._steps.state_shapes(self._sizes)
         return self._with_scales(shapes, names)
 
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.MultiHeadAttention:

@@ -50,6 +50,8 @@ def record_layer(
     With the norms before the parts, the residual stream is a sum of results. With the norms after them, each sum is
     normed, and is the stream then.
     """
+    if layer.parallel:
+        raise ValueError(f"{type(layer).__name__}: a parallel layer has no gradients")
     threads, is_narrow = recording.num_threads, layer.dtype.itemsize == 2
     sublayers = _sublayers(layer, options, recording)
     memory = arrays[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .. import _core
 from ..functions.arrays import Tensor
 from ..functions.token_cache import TokenCache
 from ._constructor_arguments import LayerArguments
@@ -70,6 +71,8 @@ class EncoderLayer(TransformerLayer):
     output_norm1, output_norm2 : LayerNorm or RMSNorm, or None
         None: no norm at that place.
     norm_first : bool
+    parallel : bool
+        As for `from_parts`.
 
     See Also
     --------
@@ -160,6 +163,7 @@ class EncoderLayer(TransformerLayer):
         output_norm1: Norm | None = None,
         output_norm2: Norm | None = None,
         norm_first: bool = False,
+        parallel: bool = False,
     ) -> Self:
         """Return a layer of these parts. It shares them with the caller, and does not copy their weights.
 
@@ -174,6 +178,9 @@ class EncoderLayer(TransformerLayer):
             Applied to the result of each part before it is added. Default: no norm.
         norm_first : bool, default False
             Apply the norms to the inputs of the parts (pre-LN), and not to the sums (post-LN).
+        parallel : bool, default False
+            Let both parts read the input of the layer: ``x + self_attn(norm1(x)) + feed_forward(norm2(x))``. Without
+            `norm2` the feed-forward reads ``norm1(x)``. Then `norm_first` is True. Such a layer has no gradients.
 
         Raises
         ------
@@ -193,7 +200,10 @@ class EncoderLayer(TransformerLayer):
         """
         norms = {"norm1": norm1, "norm2": norm2, "output_norm1": output_norm1, "output_norm2": output_norm2}
         function = f"{cls.__name__}.from_parts"
-        return cls._of_parts(function, self_attn, None, feed_forward, norms, norm_first)
+        parallel = _core.boolean(function, "parallel", parallel)
+        layer = cls._of_parts(function, self_attn, None, feed_forward, norms, True if parallel else norm_first)
+        layer.parallel = parallel
+        return layer
 
 
 class Encoder(TransformerStack):

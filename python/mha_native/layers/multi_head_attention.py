@@ -58,9 +58,11 @@ class MultiHeadAttention(LayerState):
         Each query also sees one more key and value, which are weights of the layer.
     add_zero_attn : bool, default False
         Each query also sees a key and a value of zeros.
-    qk_norm : {"layer", "rms", "rms_unit_offset"}, optional
+    qk_norm : {"layer", "rms", "rms_unit_offset", "rms_joint"}, optional
         A norm of the D features of each head of query and of key, before the rotation: `LayerNorm`, or `RMSNorm`
         without or with a `unit_offset`. All heads of the query share their weights, as do all heads of the key.
+        "rms_joint" is one `RMSNorm` of the H D features of all heads of the query together, and one of the Hk D of the
+        key.
     qk_norm_eps : float, optional
         The `eps` of these norms. Default: 1e-5 for "layer", else 1e-6, as for `LayerNorm` and `RMSNorm`.
     rotary : RotaryEmbedding, optional
@@ -152,7 +154,7 @@ class MultiHeadAttention(LayerState):
         steps = checked_steps("MultiHeadAttention", qk_norm, qk_norm_eps, rotary)
         stored = checked_weight_dtype("MultiHeadAttention", weight_dtype, kind)
         state = initial_state(sizes, parts, kind, seed)
-        state |= steps.initial_state(sizes.head_dim, kind)
+        state |= steps.initial_state(sizes, kind)
         self._set_state(sizes, parts, kind, stored, state, steps)
 
     @lists_options(RareOptions)

@@ -118,6 +118,7 @@ class TransformerLayer(Recorded):
     output_norm1: Norm | None = None
     output_norm2: Norm | None = None
     output_norm3: Norm | None = None
+    parallel = False  # whether the feed-forward reads the input of the layer; then norm_first is True
     layer_options = None  # only a stack has them
 
     _reads_memory: ClassVar[bool]
@@ -299,7 +300,9 @@ class TransformerLayer(Recorded):
         kinds: dict[str, Any] = {"experts": hidden}
         if isinstance(hidden, FeedForward):
             kinds = {"feedforward_dim": hidden.feedforward_dim, "activation": hidden.activation, "gated": hidden.gated}
-        kinds |= {"norm_first": self.norm_first} | arguments_of_norms(self)
+        kinds |= (
+            {"norm_first": self.norm_first} | arguments_of_norms(self) | ({"parallel": True} if self.parallel else {})
+        )
         heads = {"num_kv_heads": attention.num_kv_heads, "head_dim": attention.head_dim}
         memory = {} if self.cross_attn is None else {"memory_dim": self.cross_attn.kdim}
         return {**sizes, **kinds, **heads, "bias": attention.bias, **attention._steps.configuration(), **memory}
@@ -311,7 +314,8 @@ class TransformerLayer(Recorded):
         """Return the arguments of a layer of the core, with the current weights of the parts."""
         cross_attn = None if self.cross_attn is None else self.cross_attn._core
         norms, output_norms = cores_of_norms(self, NORMS), cores_of_norms(self, OUTPUT_NORMS)
-        return self.self_attn._core, cross_attn, self.feed_forward._core, norms, output_norms, self.norm_first
+        placement = 2 if self.parallel else int(self.norm_first)  # of NormPlacement
+        return self.self_attn._core, cross_attn, self.feed_forward._core, norms, output_norms, placement
 
 
 class TransformerStack(Recorded):

@@ -222,7 +222,8 @@ def multi_head_attention(
     `state` is a state dict of `MultiHeadAttention` or of ``torch.nn.MultiheadAttention``. `need_weights` adds the
     weights, [B, H, Tq, Tk], to the result; keys that the layer adds have further columns.
 
-    `qk_norm` is the kind of norm of each head of queries and keys, "layer", "rms" or "rms_unit_offset", or None.
+    `qk_norm` is the kind of norm of each head of queries and keys, "layer", "rms" or "rms_unit_offset", or None; with
+    "rms_joint" one norm covers all heads of a row.
     `rotary` is (cos, sin, interleaved), as for `rotate`. Row i of the query has the position ``query_offset + i``, row
     j of the key the position j, or both have `positions`, [T] or [B, T].
     """
@@ -248,7 +249,9 @@ def multi_head_attention(
         return np.swapaxes(projected.reshape(*projected.shape[:-1], count, in_weights[i].shape[0] // count), -3, -2)
 
     q, k, v = heads(query, 0, num_heads), heads(key, 1, num_kv_heads), heads(value, 2, num_kv_heads)
-    if qk_norm is not None:
+    if qk_norm == "rms_joint":
+        q, k = (_jointly_normalized(x, weight, f"{letter}_norm", qk_norm_eps) for x, letter in ((q, "q"), (k, "k")))
+    elif qk_norm is not None:
         q, k = (normalize(x, weight, f"{letter}_norm", qk_norm, qk_norm_eps) for x, letter in ((q, "q"), (k, "k")))
     if rotary is not None:
         offset = np.reshape(options.get("query_offset", 0), (-1, 1, 1))  # [B or 1, heads, rows]
@@ -448,6 +451,13 @@ def _for_each_query_head(array: ArrayLike, num_heads: int) -> Array:
 def _rank_of_result(query: ArrayLike, result: Array) -> int:
     """Return the rank of the query, or 4 if its batch is broadcast to the keys: `result` is [B, ...]."""
     return np.ndim(query) if len(result) == 1 else 4
+
+
+def _jointly_normalized(x: Array, weight: Mapping[str, Array], name: str, eps: float | None) -> Array:
+    """Return the heads [..., H, T, D] after one RMSNorm of the H D features of each row."""
+    rows = np.swapaxes(x, -3, -2)
+    normed = normalize(rows.reshape(*rows.shape[:-2], -1), weight, name, "rms", eps)
+    return np.swapaxes(normed.reshape(rows.shape), -3, -2)
 
 
 def _with_rank(array: Array, rank: int) -> Array:

@@ -124,11 +124,14 @@ def encoder_layer(
     activation: str = "relu",
     experts_per_token: int | None = None,
     norm_first: bool = False,
+    parallel: bool = False,
     norm: str = "layer",
     eps: float | None = None,
     **options: Any,
 ) -> Array:
     """Self-attention and feed-forward, or with `experts_per_token` `experts`, each added to its input: [B, T, E].
+
+    With `parallel` both read ``x``.
 
     `norm` is "layer", "rms" or "rms_unit_offset": `layer_norm`, or `rms_norm` without or with a unit offset. `eps` is
     by default the default of these functions. A norm is skipped if `state` has no weight for it. `options` are options
@@ -143,7 +146,7 @@ def encoder_layer(
     if experts_per_token is not None:
         last = partial(experts, state=state, experts_per_token=experts_per_token, activation=activation)
     blocks: list[Block] = [attend, last]
-    return _around(x, blocks, state, norm_first, norm, eps)
+    return (_in_parallel if parallel else _around)(x, blocks, state, norm_first, norm, eps)
 
 
 @named
@@ -236,6 +239,21 @@ def _around(
         )
         x = x + of_output(block(own(x))) if norm_first else own(x + of_output(block(x)))
     return x
+
+
+def _in_parallel(
+    x: ArrayLike, blocks: Sequence[Block], state: State, norm_first: bool, norm: str, eps: float | None
+) -> Array:
+    """``x + output_norm(block(norm(x)))`` with the results of all blocks; ``norm1`` is the default of further norms."""
+    if not norm_first:
+        raise ValueError("parallel must be False without norm_first")
+    x = np.asarray(x, np.float64)
+    of_kind: Any = {"state": state, "norm": norm, "eps": eps}
+    total = x
+    for number, block in enumerate(blocks, 1):
+        own = f"norm{number}" if f"norm{number}.weight" in state else "norm1"
+        total = total + normalize(block(normalize(x, name=own, **of_kind)), name=f"output_norm{number}", **of_kind)
+    return total
 
 
 def _linear(x: ArrayLike, state: State, name: str) -> Array:

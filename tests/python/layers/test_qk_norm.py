@@ -16,7 +16,7 @@ from mha_native import MultiHeadAttention, reference
 pytestmark = matrix(dtype=ALL)
 
 
-@pytest.mark.parametrize("qk_norm", ["layer", "rms", "rms_unit_offset"])
+@pytest.mark.parametrize("qk_norm", ["layer", "rms", "rms_unit_offset", "rms_joint"])
 @pytest.mark.parametrize("head", [HEADS[0], HEADS[3], HEADS[5]], ids=str)
 def test_norms_of_heads_are_those_of_the_reference(
     qk_norm: str, head: tuple[int, int, bool], isa: str, dtype: Any
@@ -35,6 +35,7 @@ def test_names_of_norms() -> None:
     assert norms(qk_norm="rms") == {"q_norm.weight": (6,), "k_norm.weight": (6,)}
     of_layers = {"q_norm.weight": (6,), "q_norm.bias": (6,), "k_norm.weight": (6,), "k_norm.bias": (6,)}
     assert norms(qk_norm="layer") == of_layers
+    assert norms(qk_norm="rms_joint") == {"q_norm.weight": (6 * H,), "k_norm.weight": (12,)}
     kinds = {"layer": 1, "rms": 1, "rms_unit_offset": 0}
     for kind, weight in kinds.items():
         state = MultiHeadAttention(E, H, qk_norm=kind).state_dict()
@@ -44,7 +45,7 @@ def test_names_of_norms() -> None:
         layer.load_state_dict(MultiHeadAttention(E, H).state_dict())
 
 
-@pytest.mark.parametrize("qk_norm", ["layer", "rms"])
+@pytest.mark.parametrize("qk_norm", ["layer", "rms", "rms_joint"])
 def test_norms_without_rotary(qk_norm: str, isa: str) -> None:
     layer, x = turned_layer(qk_norm=qk_norm, rotary=None), random_rows(np.float32, 2, 37, E)
     expected = reference.multi_head_attention(x, x, x, layer.state_dict(), H, is_causal=True, qk_norm=qk_norm)

@@ -15,6 +15,7 @@ import pytest
 
 import mha_native as mha
 from mha_native.functions.options import ATTENTION_OPTIONS
+from mha_native.layers._head_steps import QK_NORMS
 from mha_native.layers._layer_call import MEMORY_OPTIONS
 from mha_native.layers._tape import OPTIONS_WITH_GRADIENTS, RECOMPUTE
 
@@ -165,7 +166,7 @@ CASES: dict[str, Case] = {
     ),
     "added zeros": Case(attention(add_zero_attn=True), x, window=(1, 1)),
     "added keys, ragged": Case(attention(add_bias_kv=True), ragged, cu_seqlens_q=offsets),
-    **{f"norm of heads {kind}": Case(attention(qk_norm=kind), x) for kind in ("layer", "rms", "rms_unit_offset")},
+    **{f"norm of heads {kind}": Case(attention(qk_norm=kind), x) for kind in QK_NORMS},
     "rotary": Case(attention(rotary=rotary(), num_kv_heads=2), x, is_causal=True),
     "rotary with offsets": Case(attention(**of_head), x, **OPTIONS["query_offset"]),
     "rotary, ragged": Case(attention(**of_head), ragged, cu_seqlens_q=offsets, is_causal=True),

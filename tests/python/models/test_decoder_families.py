@@ -220,8 +220,8 @@ def test_a_config_of_what_is_not_computed(model_type: str, changes: dict[str, An
 
 
 def test_a_family_that_is_not_known_is_told_which_are(tmp_path: Path) -> None:
-    directory = tiny_generators.write(tmp_path, tiny_generators.config("llama") | {"model_type": "phi3"}, weights={})
-    _assert_refused(directory, "model_type", "'phi3'", *map(repr, FAMILIES))
+    directory = tiny_generators.write(tmp_path, tiny_generators.config("llama") | {"model_type": "mamba"}, weights={})
+    _assert_refused(directory, "model_type", "'mamba'", *map(repr, FAMILIES))
     tiny_generators.write(tmp_path, {}, weights={})
     _assert_refused(directory, "model_type", "None")
 

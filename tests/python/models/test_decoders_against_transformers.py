@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import tiny_generators
 from decoder_logits import logits, opened
-from tiny_generators import DECODERS as FAMILIES
-from tiny_generators import VOCABULARY
+from tiny_generators import DECODERS, FURTHER, VOCABULARY
 from tolerance import assert_close
 
 torch = pytest.importorskip("torch")
@@ -22,8 +21,12 @@ transformers = pytest.importorskip("transformers", minversion="5")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 CLASSES = {"gemma2": "Gemma2", "gemma3_text": "Gemma3", "gpt2": "GPT2", "llama": "Llama", "mistral": "Mistral",
-           "qwen2": "Qwen2", "qwen3": "Qwen3"}  # fmt: skip
-QWEN, GEMMA, LLAMA_LIKE = ["qwen2", "qwen3"], ["gemma2", "gemma3_text"], [name for name in FAMILIES if name != "gpt2"]
+           "qwen2": "Qwen2", "qwen3": "Qwen3",
+           "cohere": "Cohere", "cohere2": "Cohere2", "ernie4_5": "Ernie4_5", "exaone4": "Exaone4", "glm": "Glm",
+           "glm4": "Glm4", "gpt_neox": "GPTNeoX", "granite": "Granite", "olmo2": "Olmo2", "olmo3": "Olmo3",
+           "phi3": "Phi3", "smollm3": "SmolLM3", "stablelm": "StableLm", "starcoder2": "Starcoder2"}  # fmt: skip
+FAMILIES = DECODERS + FURTHER
+QWEN, GEMMA, LLAMA_LIKE = ["qwen2", "qwen3"], ["gemma2", "gemma3_text"], [name for name in DECODERS if name != "gpt2"]
 
 # transformers rounds angles to float32: at 32 positions by some 2^-19.
 BOUND = 1e-5
@@ -32,7 +35,7 @@ _RNG = np.random.default_rng(7)
 SEQUENCES = [_RNG.integers(0, VOCABULARY, length).tolist() for length in (6, 1, 32, 15)]
 
 
-def _save(directory: Path, model_type: str, dtype: str = "float32", **changes: Any) -> Any:
+def save(directory: Path, model_type: str, dtype: str = "float32", **changes: Any) -> Any:
     """A model with random weights in `directory`, as transformers reads it in float64."""
     values = tiny_generators.config(model_type, **changes)
     del values["model_type"]
@@ -75,7 +78,7 @@ def _also(*values: Any) -> Any:
 @pytest.mark.parametrize("dtype", ["float32", _also("bfloat16"), _also("float16")])
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_each_family_saved_in_each_dtype(model_type: str, dtype: str, tmp_path: Path) -> None:
-    _assert_same(tmp_path, _save(tmp_path, model_type, dtype))
+    _assert_same(tmp_path, save(tmp_path, model_type, dtype))
 
 
 def _of_all(names: list[str], *changes: dict[str, Any]) -> list[Any]:
@@ -118,6 +121,43 @@ SWITCHES = [
     *_of_all(GEMMA, {"sliding_window": 1}, {"query_pre_attn_scalar": 1}, {"final_logit_softcapping": 0.7}),
     *_of_all(["gemma2"], {"attn_logit_softcapping": None}, {"final_logit_softcapping": None}),
     *_of_all(["gemma3_text"], {"sliding_window_pattern": 3}),
+    *_of_all(["cohere", "cohere2", "glm", "glm4", "granite", "olmo2", "smollm3"], {"attention_bias": True}),
+    *_of_all(["granite", "smollm3"], {"mlp_bias": True}),
+    *_of_all(["cohere", "cohere2"], {"logit_scale": 3.0}, {"layer_norm_eps": 0.3}, {"num_key_value_heads": 1}),
+    *_of_all(
+        ["cohere2", "exaone4", "olmo3"],
+        {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]},
+        {"sliding_window": 40},
+    ),
+    *_of_all(["exaone4"], {"sliding_window": None, "layer_types": ["full_attention"] * 4}),
+    *_of_all(["ernie4_5"], {"use_bias": True}, {"head_dim": 6}),
+    *_of_all(["glm", "glm4"], {"attention_bias": False}, {"partial_rotary_factor": 1.0}),
+    *_of_all(
+        ["gpt_neox"],
+        {"use_parallel_residual": False},
+        {"attention_bias": False},
+        {"rotary_pct": 1.0},
+        {"rotary_emb_base": 100.0},
+        *({"hidden_act": name} for name in ("gelu_fast", "gelu_new", "relu", "silu")),
+    ),
+    *_of_all(["granite"], {"residual_multiplier": 1.0, "rms_norm_eps": 0.3}),
+    *_of_all(["phi3"], {"partial_rotary_factor": 1.0}, {"sliding_window": 4}),
+    *_of_all(
+        ["phi3"],
+        {
+            "original_max_position_embeddings": 8,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.7,
+                "long_factor": [2.0, 3.0],
+                "short_factor": [1.0, 1.5],
+            },
+        },
+    ),
+    *_of_all(["smollm3"], {"no_rope_layers": [1, 1, 0, 1]}, {"use_sliding_window": True, "sliding_window": 4}),
+    *_of_all(["stablelm"], {"use_qkv_bias": True}, {"use_parallel_residual": True}),
+    *_of_all(["starcoder2"], {"use_bias": False}, {"sliding_window": 4}, {"norm_epsilon": 0.3}),
     *_of_all(
         ["gemma3_text"],
         {
@@ -140,6 +180,11 @@ FEW = [
     ("qwen3", {"tie_word_embeddings": True}),
     ("gemma2", {"query_pre_attn_scalar": 1}),
     ("gemma3_text", {"sliding_window_pattern": 3}),
+    ("gpt_neox", {"use_parallel_residual": False}),
+    ("phi3", {"sliding_window": 4}),
+    ("smollm3", {"use_sliding_window": True, "sliding_window": 4}),
+    ("stablelm", {"use_parallel_residual": True}),
+    ("starcoder2", {"use_bias": False}),
 ]
 
 
@@ -151,7 +196,7 @@ def test_few_switches_are_switches() -> None:
     ("model_type", "changes"), [case if case in FEW else _also(*case) for case in SWITCHES], ids=str
 )
 def test_each_switch(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    oracle = _save(tmp_path, model_type, **changes)
+    oracle = save(tmp_path, model_type, **changes)
     # transformers takes the short factors for short texts. Here a model has one table, of the length it is opened for.
     is_longrope = changes.get("rope_parameters", {}).get("rope_type") == "longrope"
     _assert_same(tmp_path, oracle, sequences=[tokens for tokens in SEQUENCES if len(tokens) > 8 * is_longrope])
@@ -159,13 +204,13 @@ def test_each_switch(model_type: str, changes: dict[str, Any], tmp_path: Path) -
 
 def test_a_short_text_of_longrope(tmp_path: Path) -> None:
     rope = {**LONGROPE, "long_factor": [2.0] * 3, "short_factor": [1.0] * 3}
-    oracle = _save(tmp_path, "llama", rope_parameters=rope)
+    oracle = save(tmp_path, "llama", rope_parameters=rope)
     _assert_same(tmp_path, oracle, sequences=SEQUENCES[:2], max_positions=8)
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", *map(_also, LLAMA_LIKE)])
 def test_several_files(model_type: str, tmp_path: Path) -> None:
-    oracle = _save(tmp_path / "whole", model_type)
+    oracle = save(tmp_path / "whole", model_type)
     _read(tmp_path / "whole").float().save_pretrained(tmp_path / "parts", max_shard_size="8KB")
     assert (tmp_path / "parts" / "model.safetensors.index.json").exists()
     _assert_same(tmp_path / "parts", oracle)
@@ -173,12 +218,12 @@ def test_several_files(model_type: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model_type", ["gpt2", *map(_also, LLAMA_LIKE)])
 def test_a_model_without_a_head(model_type: str, tmp_path: Path) -> None:
-    oracle = _save(tmp_path / "whole", model_type, tie_word_embeddings=True)
+    oracle = save(tmp_path / "whole", model_type, tie_word_embeddings=True)
     _read(tmp_path / "whole").base_model.float().save_pretrained(tmp_path / "base")
     _assert_same(tmp_path / "base", oracle)
 
 
 @pytest.mark.parametrize("model_type", ["gemma2", *map(_also, FAMILIES[1:])])
 def test_computed_in_bfloat16(model_type: str, tmp_path: Path) -> None:
-    oracle = _save(tmp_path, model_type, "bfloat16")
+    oracle = save(tmp_path, model_type, "bfloat16")
     _assert_same(tmp_path, oracle, 6e-2, dtype="bfloat16")

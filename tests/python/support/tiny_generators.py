@@ -12,6 +12,9 @@ from checkpoints import Shapes, affine, random_weights, write_folder
 Array = np.ndarray[Any, Any]
 
 DECODERS = ["gemma2", "gemma3_text", "gpt2", "llama", "mistral", "qwen2", "qwen3"]
+# Decoders whose only oracle is transformers.
+FURTHER = ["cohere", "cohere2", "ernie4_5", "exaone4", "glm", "glm4", "gpt_neox", "granite", "olmo2", "olmo3", "phi3",
+           "smollm3", "stablelm", "starcoder2"]  # fmt: skip
 SEQ2SEQ = ["bart", "marian", "mbart", "pegasus", "t5"]
 
 VOCABULARY, WIDTH, HEADS, KV_HEADS, LAYERS, INNER, POSITIONS = 45, 24, 4, 2, 3, 40, 32
@@ -71,6 +74,18 @@ _OF_FAMILIES: dict[str, dict[str, Any]] = {
     # Caps that change much: scores and logits are of the order of 1.
     "gemma2": _GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
     "gemma3_text": _GEMMA | {"sliding_window_pattern": 2},
+    **dict.fromkeys(FURTHER, _LLAMA),
+    **dict.fromkeys(("cohere2", "exaone4", "olmo3"), _LLAMA | {"num_hidden_layers": 4, "sliding_window": 4}),
+    **dict.fromkeys(("glm", "glm4"), _LLAMA | {"head_dim": 8}),
+    "ernie4_5": _LLAMA | {"head_dim": 8},
+    "gpt_neox": {name: value for name, value in _LLAMA.items() if name not in ("num_key_value_heads", "hidden_act")}
+    | {"rotary_pct": 0.7},
+    "granite": _LLAMA
+    | {"embedding_multiplier": 3.0, "attention_multiplier": 0.6, "residual_multiplier": 0.4, "logits_scaling": 2.0},
+    "phi3": _LLAMA | {"partial_rotary_factor": 0.7},
+    "smollm3": _LLAMA | {"num_hidden_layers": 4, "no_rope_layer_interval": 2},
+    "stablelm": _LLAMA | {"partial_rotary_factor": 0.4},
+    "starcoder2": _LLAMA | {"hidden_act": "gelu_pytorch_tanh"},
     **dict.fromkeys(SEQ2SEQ, _BART),
     "t5": _T5,
 }

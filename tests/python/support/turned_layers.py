@@ -32,7 +32,7 @@ def turned_layer(head: tuple[int, int, bool] = HEADS[0], dtype: Any = "float32",
     if layer.qk_norm is not None:  # whose weights are otherwise the same for query and key
         state = layer.state_dict()
         layer.load_state_dict(
-            state | {n: random_rows(dtype, head_dim, seed=len(n) + ord(n[0])) for n in state if "norm" in n}
+            state | {n: random_rows(dtype, *x.shape, seed=len(n) + ord(n[0])) for n, x in state.items() if "norm" in n}
         )
     return layer
 

@@ -36,8 +36,12 @@ _CONFIG = Path("config.json")
 # Families whose layers are those of another one; what differs is before or behind them.
 _SAME_LAYERS = {"electra": "bert", "ernie": "bert"}
 
-# T5 hands on the bias of its first layer; the others are read from files with names that transformers lacks.
-_OTHERWISE = {"t5", "gte", "nomic_bert"}
+# T5 hands on the bias of its first layer; GTE and nomic-bert are read from files with names that transformers lacks.
+# Layers of the others have not been compared with their layers: Granite here has another residual stream, for example.
+_OTHERWISE = {
+    *("t5", "gte", "nomic_bert", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma3", "glm", "glm4", "gpt_neox"),
+    *("granite", "olmo2", "olmo3", "phi3", "smollm3", "stablelm", "starcoder2"),
+}
 
 # Rules of rotary positions by which a model turns the same token otherwise in longer texts.
 _CHANGING_TURNS = ("dynamic", "longrope")

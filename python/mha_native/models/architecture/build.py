@@ -66,7 +66,8 @@ def make_layer(
     feed_forward = _feed_forward(config, weights, formats)
     norms: Any = {name: norm(name) for name in config.norms}
     if not config.reads_memory:
-        return EncoderLayer.from_parts(self_attn, feed_forward, norm_first=config.norm_first, **norms)
+        options: Any = {"norm_first": config.norm_first, "parallel": config.parallel}
+        return EncoderLayer.from_parts(self_attn, feed_forward, **options, **norms)
     # The feed-forward comes third, after the attention to the memory.
     for place in ("norm", "output_norm"):
         if f"{place}2" in norms:
@@ -126,7 +127,8 @@ def with_rotary(layer: EncoderLayer, rotary: RotaryEmbedding) -> EncoderLayer:
         weight_dtype=attention.weight_dtype,
     )
     norms: Any = {name: getattr(layer, name) for name in ("norm1", "norm2", "output_norm1", "output_norm2")}
-    return EncoderLayer.from_parts(self_attn, layer.feed_forward, norm_first=layer.norm_first, **norms)
+    options: Any = {"norm_first": layer.norm_first, "parallel": layer.parallel}
+    return EncoderLayer.from_parts(self_attn, layer.feed_forward, **options, **norms)
 
 
 def _renamed(weights: Weights, names: Mapping[str, str]) -> dict[str, NDArray[Any]]:

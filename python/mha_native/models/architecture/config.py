@@ -47,10 +47,14 @@ class BlockConfig(NamedTuple):
     norms: frozenset[str] = NORMS
     # Whether norms apply to the input of a sublayer (pre-LN), not to the sum after it (post-LN).
     norm_first: bool = True
+    # Whether the feed-forward reads the input of the layer, not its sum with the attention. Without ``norm2`` it reads
+    # ``norm1(x)``, as the attention does.
+    parallel: bool = False
     # Whether the feed-forward is ``down(activation(gate(x)) * up(x))``, not ``down(activation(up(x)))``.
     gated: bool = False
     biases: frozenset[str] = frozenset()  # the products with a bias, from `ATTENTION`, `MEMORY` and `FEED_FORWARD`
-    qk_norm: NormConfig | None = None  # the norm of each head of queries and keys, before rotation
+    # The norm of each head of queries and keys, before rotation; of the kind "rms_joint": of all heads together.
+    qk_norm: NormConfig | None = None
     rotary: RotaryConfig | None = None  # the rotation of queries and keys
     window: tuple[int, int] | None = None  # the numbers of keys before and after itself that a query sees; -1: all
     scale: float | None = None  # the factor of scores; None: ``1 / sqrt(D)``
@@ -95,8 +99,9 @@ class BlockConfig(NamedTuple):
         for name in sorted(self.norms) + ["memory_norm"] * self.reads_memory:
             yield name, self.embed_dim, self.norm
         if self.qk_norm is not None:
-            yield "query_norm", self.head_dim, self.qk_norm
-            yield "key_norm", self.head_dim, self.qk_norm
+            heads, kv_heads = (self.num_heads, self.num_kv_heads) if self.qk_norm.kind == "rms_joint" else (1, 1)
+            yield "query_norm", heads * self.head_dim, self.qk_norm
+            yield "key_norm", kv_heads * self.head_dim, self.qk_norm
 
 
 class BucketsConfig(NamedTuple):

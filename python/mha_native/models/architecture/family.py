@@ -66,6 +66,8 @@ class Keys(NamedTuple):
     eps: str = ""
     norm_bias: str = ""
     layer_types: str = ""
+    parallel: str = ""  # the flag of layers whose feed-forward reads their input
+    logit_scale: str = ""
     softcap: str = ""
     logit_softcap: str = ""
     scales_embeddings: str = ""
@@ -75,6 +77,10 @@ class Keys(NamedTuple):
 
 def _none(entries: Entries, *layer: int) -> Any:
     return None
+
+
+def _every_layer(entries: Entries, i: int, has_window: bool) -> bool:
+    return True
 
 
 class Family(NamedTuple):
@@ -94,13 +100,19 @@ class Family(NamedTuple):
     eps: float = 1e-12
     norms: frozenset[str] = NORMS  # as in `BlockConfig`
     norm_first: bool = True
+    parallel: bool = False  # as in `BlockConfig`, if there is no entry
     qk_norm: bool = False  # heads of queries and keys have norms
+    joint_qk_norm: bool = False  # ... of all heads together
     activations: Mapping[str, tuple[str, bool]] = UNGATED
     # The products with a bias, by the flag of config.json that switches them on; "": always.
     biases: Mapping[str, frozenset[str]] = {"": ATTENTION | FEED_FORWARD}
     bases: Mapping[str, tuple[str, float]] = {}  # as for `read_rotary`; {}: queries and keys are not rotated
     # From config.json to the window of sliding layers, if there is one; whether layer i is sliding, where config.json
     # has no list of types; and the factor of scores of layer i, with None for 1 / sqrt(D).
+    partial_rotary: bool = False  # partial_rotary_factor may be less than 1
+    interleaved: bool = False  # rotation turns pairs of neighbours
+    # Whether queries and keys of layer i are rotated. The last argument is whether the layer has a window.
+    rotates: Callable[[Entries, int, bool], bool] = _every_layer
     window: Callable[[Entries], tuple[int, int] | None] = _none
     is_sliding: OfLayer = _none
     scale: OfLayer = _none
@@ -241,7 +253,8 @@ def _blocks(
         norm_first=family.norm_first,
         gated=gated,
         biases=frozenset().union(*(parts for flag, parts in family.biases.items() if not flag or entries.flag(flag))),
-        qk_norm=norm if family.qk_norm else None,
+        parallel=family.parallel or bool(keys.parallel and entries.flag(keys.parallel)),
+        qk_norm=norm._replace(kind="rms_joint") if family.joint_qk_norm else norm if family.qk_norm else None,
         softcap=entries.positive_or_none(keys.softcap) if keys.softcap else None,
         reads_memory=reads_memory,
         has_sinks=family.has_sinks,
@@ -250,7 +263,7 @@ def _blocks(
     types = _layer_types(entries, family, window is not None, num_layers)
     return tuple(
         block._replace(
-            rotary=tables.get(types[i], tables.get("")),
+            rotary=tables.get(types[i], tables.get("")) if family.rotates(entries, i, types[i] == SLIDING) else None,
             window=window if types[i] == SLIDING else None,
             scale=family.scale(entries, i),
             experts=family.experts(entries, i),
@@ -272,13 +285,13 @@ def _rotary(entries: Entries, family: Family, head_dim: int, front_end: TokensCo
     if not family.bases or front_end.max_positions is None:
         return {}
     tables = read_rotary(entries, head_dim, front_end.trained_positions, front_end.max_positions, family.bases)
-    for rotary in tables.values():
+    for rotary in tables.values() if not family.partial_rotary else ():
         if 2 * len(rotary.frequencies) != head_dim:
             raise ValueError(
                 f"{entries.path}: partial_rotary_factor, of all layers or in rope_parameters, must turn all "
                 f"{head_dim} features of a head; got {2 * len(rotary.frequencies)}"
             )
-    return tables
+    return {kind: rotary._replace(interleaved=family.interleaved) for kind, rotary in tables.items()}
 
 
 def _layer_types(entries: Entries, family: Family, has_window: bool, num_layers: int) -> list[str]:
@@ -311,4 +324,5 @@ def _buckets(entries: Entries, keys: Keys) -> BucketsConfig:
 
 def _head(entries: Entries, keys: Keys) -> HeadConfig:
     softcap = entries.positive_or_none(keys.logit_softcap) if keys.logit_softcap else None
-    return HeadConfig(is_tied=entries.flag("tie_word_embeddings"), softcap=softcap)
+    scale = entries.positive(keys.logit_scale) if keys.logit_scale else 1.0
+    return HeadConfig(is_tied=entries.flag("tie_word_embeddings"), scale=scale, softcap=softcap)

@@ -16,7 +16,8 @@ from ..files.source import Shapes, Tensors
 class NormConfig(NamedTuple):
     """A norm of rows of features."""
 
-    kind: str  # "layer", "rms", or "rms_unit_offset", which multiplies with 1 plus its weight
+    # "layer", "rms", or "rms_unit_offset", which multiplies with 1 plus its weight; "rms_joint" for queries and keys.
+    kind: str
     eps: float
     bias: bool = False
 

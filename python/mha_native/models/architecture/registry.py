@@ -9,7 +9,9 @@ from .family import EMBEDDING, Family, described
 _MODULES = """
     bert distilbert mpnet roberta modernbert nomic_bert gte
     gemma2 gemma3 gpt2 llama mistral qwen2 qwen3
-    gpt_oss mixtral qwen2_moe qwen3_moe
+    cohere cohere2 ernie4_5 exaone4 gemma3_multimodal glm glm4 gpt_neox granite
+    olmo2 olmo3 phi3 smollm3 stablelm starcoder2
+    gpt_oss mixtral olmoe qwen2_moe qwen3_moe
     bart marian mbart pegasus t5
 """
 

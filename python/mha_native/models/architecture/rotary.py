@@ -206,13 +206,20 @@ def read_rotary(
         entries = _object(given, layer_type, "." if name == "rope_parameters" else "") if has_types else given
         base, values = config.positive(base_name, default_base), {**entries.values}
         original = "original_max_position_embeddings"
-        if not has_types and config.has(original):
+        rule = values.get("rope_type", values.get("type"))
+        if not has_types and config.has(original) and original in _RULES.get(str(rule), _RULES["default"])[1]:
             values[original] = config.values[original]
         if config.has("partial_rotary_factor"):
             values.setdefault("partial_rotary_factor", config.values["partial_rotary_factor"])
         entries = entries._replace(values=values)
         result[layer_type] = _rotary(entries, base, head_dim, trained_positions, max_positions)
     return result
+
+
+def expect_rules(config: Entries, *rules: str) -> None:
+    """Refuse other rules of rotary positions than `rules`."""
+    for entries in _descriptions(config):
+        entries.choice("rope_type" if "rope_type" in entries.values else "type", *rules, default="default")
 
 
 def refuse_changing_angles(config: Entries) -> None:
@@ -254,8 +261,8 @@ def _rotary(entries: Entries, base: float, head_dim: int, trained_positions: int
     rotary_dim = int(head_dim * entries.positive("partial_rotary_factor", 1.0))
     if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
         raise ValueError(
-            f"{entries.path}: an even number of the features of a head (head_dim, {head_dim}) must be turned, and at "
-            f"least 2; got {rotary_dim}"
+            f"{entries.path}: partial_rotary_factor must turn an even number of the features of a head (head_dim, "
+            f"{head_dim}), and at least 2; got {rotary_dim}"
         )
     rule = _Rule(entries, trained_positions, max_positions, base)
     try:

@@ -49,6 +49,7 @@ class BlockNames(NamedTuple):
     sinks: str = ""  # a tensor
     ungated_up: str = ""  # the name of ``up`` in a layer without a gate, if it differs
     transposed: bool = False  # whether matrices are [input features, output features]
+    by_heads: bool = False  # whether query, key and value, in one matrix, are stacked head by head
     up_first: bool = False  # whether up comes before the gate, where both are one matrix
 
     def shapes(self, config: BlockConfig, i: int) -> Shapes:
@@ -68,11 +69,14 @@ class BlockNames(NamedTuple):
         for name, parts in self._matrices(config, i).items():
             ends = np.cumsum([rows for rows, _ in parts.values()])[:-1]
             matrix = tensors[f"{name}.weight"]
-            for part, rows in zip(parts, np.split(matrix.T if self.transposed else matrix, ends), strict=True):
-                weights[f"{part}.weight"] = in_dtype(rows, dtype)
+            arrays = {"weight": matrix.T if self.transposed else matrix}
             if any(map(config.has_bias, parts)):
-                for part, bias in zip(parts, np.split(tensors[f"{name}.bias"], ends), strict=True):
-                    weights[f"{part}.bias"] = in_dtype(bias, dtype)
+                arrays["bias"] = tensors[f"{name}.bias"]
+            for which, array in arrays.items():
+                if self.by_heads and len(parts) == 3:
+                    array = _part_by_part(array, config.num_heads)
+                for part, rows in zip(parts, np.split(array, ends), strict=True):
+                    weights[f"{part}.{which}"] = in_dtype(rows, dtype)
         for part, (name, _) in self._vectors(config, i).items():
             weights[part] = in_dtype(tensors[name], dtype)
         for part, _, norm in config.all_norms():
@@ -107,6 +111,11 @@ class BlockNames(NamedTuple):
             name = "ungated_up" if part == "up" and self.ungated_up and not config.gated else part
             matrices.setdefault(self._name(name, i), {})[part] = shape
         return matrices
+
+
+def _part_by_part(rows: NDArray[Any], num_heads: int) -> NDArray[Any]:
+    """Return rows that are query, key and value of each head in turn, as those of all queries, keys and values."""
+    return rows.reshape(num_heads, 3, -1, *rows.shape[1:]).swapaxes(0, 1).reshape(rows.shape)
 
 
 class StackNames(NamedTuple):

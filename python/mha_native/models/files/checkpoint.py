@@ -21,8 +21,8 @@ class Checkpoint:
     `open_file` opens another format, with `folder` as the path of its file.
 
     All names, shapes and dtypes are checked first, so that a model is never loaded in part. In the files names may
-    begin with `prefix`, and norms may have their old names, ``gamma`` and ``beta``. Tensors with two names of one
-    weight must be equal.
+    begin with `prefix`, or be older ones, such as ``gamma`` and ``beta`` of norms. Tensors with two names of one weight
+    must be equal.
 
     Raises OSError or ValueError if a file cannot be read or is damaged, or if tensors are missing or have other shapes;
     the message names all of them. Reading a tensor raises ValueError if it has numbers that are not finite, or differs
@@ -68,12 +68,17 @@ class Checkpoint:
 
     def __contains__(self, name: str) -> bool:
         """Return whether the files have a tensor `name`, in `shapes` or not."""
-        return self._prefix + name in self._file.entries or name in self._file.entries
+        return name in self._present()
 
-    def _checked_names(self, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, list[str]]:
+    def _present(self) -> dict[str, list[str]]:
+        """Return the names in the files, by the names in the model."""
         present: dict[str, list[str]] = {}
         for name in self._file.entries:
-            present.setdefault(_plain_name(name.removeprefix(self._prefix)), []).append(name)
+            present.setdefault(_plain_name(name).removeprefix(self._prefix), []).append(name)
+        return present
+
+    def _checked_names(self, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, list[str]]:
+        present = self._present()
         missing, misshapen, unreadable, names = [], [], [], {}
         for name, shape in shapes:
             if name not in present:
@@ -95,8 +100,20 @@ class Checkpoint:
         return names
 
 
+# What names of tensors began with in older files of GPT-NeoX, and what they begin with in newer ones of Gemma 3 with
+# images; both with the beginnings that are read here.
+_OTHER_BEGINNINGS = {
+    "embed_out.": "lm_head.",
+    "language_model.lm_head.": "lm_head.",
+    "model.language_model.": "language_model.model.",
+}
+
+
 def _plain_name(name: str) -> str:
     """Return the present name of a tensor."""
+    for other, plain in _OTHER_BEGINNINGS.items():
+        if name.startswith(other):
+            return plain + name.removeprefix(other)
     for old, new in ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias")):
         if name.endswith(old):
             return name.removesuffix(old) + new

@@ -29,6 +29,52 @@ _FOUR_NORMS = {
     "blk.{}.ffn_norm.weight": "layers.{}.pre_feedforward_layernorm.weight",
     "blk.{}.post_ffw_norm.weight": "layers.{}.post_feedforward_layernorm.weight",
 }
+_WITHOUT_GATE = {theirs: own for theirs, own in _DECODER.items() if "ffn_gate" not in theirs}
+_FUSED_GATE = _WITHOUT_GATE | {"blk.{}.ffn_up.weight": "layers.{}.mlp.gate_up_proj.weight"}
+_FUSED = {
+    theirs: own for theirs, own in _FUSED_GATE.items() if not theirs.endswith(("_q.weight", "_k.weight", "_v.weight"))
+}
+_PHI3 = _FUSED | {
+    "blk.{}.attn_qkv.weight": "layers.{}.self_attn.qkv_proj.weight",
+    **{f"rope_factors_{which}.weight": f"rope_factors_{which}.weight" for which in ("long", "short")},
+}
+_OUTPUT_NORMS = {
+    theirs: own for theirs, own in _DECODER.items() if not theirs.endswith(("attn_norm.weight", "ffn_norm.weight"))
+}
+_OUTPUT_NORMS |= {
+    "blk.{}.post_attention_norm.weight": "layers.{}.post_attention_layernorm.weight",
+    "blk.{}.post_ffw_norm.weight": "layers.{}.post_feedforward_layernorm.weight",
+}
+_GLM4 = _FUSED_GATE | {
+    "blk.{}.post_attention_norm.weight": "layers.{}.post_self_attn_layernorm.weight",
+    "blk.{}.post_ffw_norm.weight": "layers.{}.post_mlp_layernorm.weight",
+}
+_COHERE = {theirs: own for theirs, own in _DECODER.items() if "ffn_norm" not in theirs and theirs != "output.weight"}
+_STARCODER2 = _WITHOUT_GATE | {
+    f"blk.{{}}.ffn_{part}.weight": f"layers.{{}}.mlp.{own}.weight" for part, own in (("up", "c_fc"), ("down", "c_proj"))
+}
+
+
+def _with_biases(names: Mapping[str, str], *parts: str) -> dict[str, str]:
+    """Return names with the biases of `parts`, which are ends of names in the file without ``.weight``."""
+    biased = {theirs: own for theirs, own in names.items() if theirs.removesuffix(".weight").endswith(parts)}
+    return {**names, **{theirs[:-6] + "bias": own[:-6] + "bias" for theirs, own in biased.items()}}
+
+
+_GPT_NEOX = {
+    f"{theirs}.weight": f"{own}.weight"
+    for theirs, own in {
+        "token_embd": "embed_in",
+        "output_norm": "final_layer_norm",
+        "output": "lm_head",
+        "blk.{}.attn_norm": "layers.{}.input_layernorm",
+        "blk.{}.attn_qkv": "layers.{}.attention.query_key_value",
+        "blk.{}.attn_output": "layers.{}.attention.dense",
+        "blk.{}.ffn_norm": "layers.{}.post_attention_layernorm",
+        "blk.{}.ffn_up": "layers.{}.mlp.dense_h_to_4h",
+        "blk.{}.ffn_down": "layers.{}.mlp.dense_4h_to_h",
+    }.items()
+}
 _GPT2 = {
     "token_embd.weight": "wte.weight",
     "position_embd.weight": "wpe.weight",
@@ -60,6 +106,13 @@ class Architecture(NamedTuple):
     # and feature i of the second half is row 2 i + 1.
     turns_neighbours: bool = False
     norms_add_one: bool = False  # norms multiply with 1 plus the weight in transformers, and the file holds the sum
+    by_heads: bool = False  # query, key and value in one matrix are stacked head by head in transformers
+    eps: str = "rms_norm_eps"  # the entry of config.json
+    bias_flag: str = ""  # the entry of config.json that says whether queries have biases
+    is_partial: bool = False  # some features of a head may not be rotated
+    # Further numbers and flags that a file must have, with their entries of config.json.
+    numbers: Mapping[str, str] = {}
+    flags: Mapping[str, str] = {}
     # Matrices with the shape [in, out] in transformers, by the ends of their names in the file.
     transposed: frozenset[str] = frozenset()
 
@@ -89,6 +142,9 @@ class Architecture(NamedTuple):
         if self.turns_neighbours and name.endswith((".attn_q.weight", ".attn_k.weight")):
             heads = tensor.reshape(-1, head_dim // 2, 2, tensor.shape[-1])
             return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(tensor.shape)
+        if self.by_heads and ".attn_qkv." in name:
+            heads = tensor.reshape(3, -1, head_dim, *tensor.shape[1:])
+            return np.ascontiguousarray(heads.swapaxes(0, 1)).reshape(tensor.shape)
         return tensor
 
 
@@ -102,6 +158,53 @@ ARCHITECTURES = {
     "qwen3": Architecture("qwen3", _DECODER | _HEAD_NORMS, _SILU),
     "gemma2": Architecture("gemma2", _DECODER | _FOUR_NORMS, _GEMMA, norms_add_one=True),
     "gemma3": Architecture("gemma3_text", _DECODER | _FOUR_NORMS | _HEAD_NORMS, _GEMMA, norms_add_one=True),
+    "phi3": Architecture("phi3", _PHI3, _SILU, is_partial=True),
+    "olmo2": Architecture("olmo2", _OUTPUT_NORMS | _HEAD_NORMS, _SILU),
+    "exaone4": Architecture("exaone4", _OUTPUT_NORMS | _HEAD_NORMS, _SILU),
+    "granite": Architecture(
+        "granite",
+        _DECODER,
+        _SILU,
+        turns_neighbours=True,
+        numbers={
+            "attention.scale": "attention_multiplier",
+            "embedding_scale": "embedding_multiplier",
+            "residual_scale": "residual_multiplier",
+            "logit_scale": "logits_scaling",
+        },
+    ),
+    "smollm3": Architecture("smollm3", _DECODER, _SILU | {"no_rope_layer_interval": 4}, turns_neighbours=True),
+    "ernie4_5": Architecture("ernie4_5", _DECODER, _SILU),
+    "glm4": Architecture(
+        "glm4", _with_biases(_GLM4, "_q", "_k", "_v"), _SILU, bias_flag="attention_bias", is_partial=True
+    ),
+    "command-r": Architecture("cohere", _COHERE, _SILU, eps="layer_norm_eps", numbers={"logit_scale": "logit_scale"}),
+    "cohere2": Architecture("cohere2", _COHERE, _SILU, eps="layer_norm_eps", numbers={"logit_scale": "logit_scale"}),
+    "starcoder2": Architecture(
+        "starcoder2",
+        _with_biases(_STARCODER2, "_q", "_k", "_v", "_output", "_up", "_down", "_norm"),
+        {"hidden_act": "gelu_pytorch_tanh"},
+        eps="norm_epsilon",
+        bias_flag="use_bias",
+    ),
+    "stablelm": Architecture(
+        "stablelm",
+        _with_biases(_DECODER, "_q", "_k", "_v", "_norm"),
+        _SILU,
+        eps="layer_norm_eps",
+        bias_flag="use_qkv_bias",
+        is_partial=True,
+        flags={"use_parallel_residual": "use_parallel_residual"},
+    ),
+    "gptneox": Architecture(
+        "gpt_neox",
+        _with_biases(_GPT_NEOX, "_qkv", "_output", "_up", "_down", "_norm"),
+        {"hidden_act": "gelu", "attention_bias": True},
+        by_heads=True,
+        eps="layer_norm_eps",
+        is_partial=True,
+        flags={"use_parallel_residual": "use_parallel_residual"},
+    ),
     "gpt2": Architecture(
         "gpt2",
         _GPT2,

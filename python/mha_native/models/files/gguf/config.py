@@ -50,15 +50,16 @@ _OF_DECODERS = frozenset(
 _GEMMA_LAYERS = {"gemma2": 46, "gemma3": 62}
 
 # Every n-th layer has no window. The default of the entry sliding_window_pattern.
-_GEMMA_PERIODS = {"gemma2": 2, "gemma3": 6}
+_PERIODS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "exaone4": 4, "cohere2": 4}
 
 _WINDOWS = frozenset({"attention.sliding_window", "attention.sliding_window_pattern"})
 _FURTHER: dict[str, frozenset[str]] = {
-    "llama": frozenset(),
-    "qwen2": frozenset(),
-    "qwen3": frozenset(),
     "gemma2": _WINDOWS | {"attn_logit_softcapping", "final_logit_softcapping"},
     "gemma3": _WINDOWS | {"final_logit_softcapping", "rope.freq_base_swa"},
+    "phi3": frozenset({"attention.sliding_window", "rope.scaling.attn_factor"}),
+    "olmo2": _WINDOWS,
+    "exaone4": _WINDOWS,
+    "cohere2": frozenset({"attention.sliding_window"}),
 }
 
 # Entries with only one supported value.
@@ -100,16 +101,28 @@ def read_config(file: GGUFFile) -> dict[str, Any]:
         config |= {key: values.size(entry) for key, entry in _SIZES_OF_GPT2.items()}
         config["layer_norm_epsilon"] = values.positive("attention.layer_norm_epsilon")
         return config
-    values.refuse_others(_OF_DECODERS | _FURTHER[name])
+    architecture = ARCHITECTURES[name]
+    eps = "attention.layer_norm_rms_epsilon" if architecture.eps == "rms_norm_eps" else "attention.layer_norm_epsilon"
+    own = {eps, *architecture.numbers, *architecture.flags}
+    values.refuse_others(_OF_DECODERS | _FURTHER.get(name, frozenset()) | own)
     config |= {key: values.size(entry) for key, entry in _SIZES.items()}
     if config["num_hidden_layers"] > len(file.entries):
         raise ValueError(f"{file.path}: {values.name('block_count')} must be at most the number of tensors")
     config["num_key_value_heads"] = values.size("attention.head_count_kv", config["num_attention_heads"])
     config["head_dim"] = _head_dim(values, config)
-    config["rms_norm_eps"] = values.positive("attention.layer_norm_rms_epsilon")
-    config["rope_parameters"] = _rope(file, values, config)
-    if name in _GEMMA_PERIODS:
+    config[architecture.eps] = values.positive(eps)
+    config |= {key: values.positive(entry) for entry, key in architecture.numbers.items()}
+    config |= {key: values.entries.choice(values.name(entry), True, False) for entry, key in architecture.flags.items()}
+    if architecture.bias_flag:
+        config[architecture.bias_flag] = "blk.0.attn_q.bias" in file.entries
+    turned = _rotary_dim(values, config, architecture.is_partial)
+    config["rope_parameters"] = _rope(file, values, config, turned)
+    if name == "phi3":
+        config |= _phi3(file, values, config, turned)
+    elif name in _GEMMA_LAYERS:
         config |= _gemma(values, config)
+    elif name in _PERIODS:
+        config |= _windowed(values, config)
     return config
 
 
@@ -172,24 +185,44 @@ def _num_tokens(metadata: Mapping[str, Any]) -> int | None:
 
 
 def _head_dim(values: _Values, config: Mapping[str, Any]) -> int:
-    """Return D, which must be the width of a key, of a value, and of the rotation."""
+    """Return D, which must be the width of a key and of a value."""
     head_dim = values.size("attention.key_length", config["hidden_size"] // config["num_attention_heads"] or None)
-    for entry in ("attention.value_length", "rope.dimension_count"):
-        if values.size(entry, head_dim) != head_dim:
-            raise ValueError(
-                f"{values.path}: {values.name(entry)} must be the width of a key, {head_dim}; got {values.size(entry)}"
-            )
+    _expect_width(values, "attention.value_length", head_dim)
     if head_dim % 2:
         raise ValueError(f"{values.path}: the width of a key must be even; got {head_dim}")
     return head_dim
 
 
-def _rope(file: GGUFFile, values: _Values, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry rope_parameters, the rotation of queries and keys."""
+def _expect_width(values: _Values, entry: str, head_dim: int) -> None:
+    if values.size(entry, head_dim) != head_dim:
+        raise ValueError(
+            f"{values.path}: {values.name(entry)} must be the width of a key, {head_dim}; got {values.size(entry)}"
+        )
+
+
+def _rotary_dim(values: _Values, config: Mapping[str, Any], is_partial: bool) -> int:
+    """Return the number of features of a head that are rotated."""
+    entry, head_dim = "rope.dimension_count", config["head_dim"]
+    turned = values.size(entry, head_dim)
+    if not is_partial:
+        _expect_width(values, entry, head_dim)
+    if turned % 2 or turned > head_dim:
+        raise ValueError(
+            f"{values.path}: {values.name(entry)} must be even, and at most the width of a key, {head_dim}; "
+            f"got {turned}"
+        )
+    return turned
+
+
+def _rope(file: GGUFFile, values: _Values, config: Mapping[str, Any], turned: int) -> dict[str, Any]:
+    """Return the entry rope_parameters, the rotation of `turned` features of queries and keys."""
     base = values.positive("rope.freq_base", 10000.0)
     scaling = values.name("rope.scaling.type")
     kind = values.entries.choice(scaling, "none", "linear", "yarn", default="none")
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": base}
+    if ARCHITECTURES[values.architecture].is_partial:
+        # Half a feature more, since a product that is rounded down in transformers must not be.
+        rope["partial_rotary_factor"] = (turned + 0.5) / config["head_dim"]
     if kind != "none":
         rope |= {"rope_type": kind, "factor": values.positive("rope.scaling.factor")}
     elif "rope.scaling.factor" in values and values.positive("rope.scaling.factor") != 1:
@@ -202,27 +235,73 @@ def _rope(file: GGUFFile, values: _Values, config: Mapping[str, Any]) -> dict[st
     if ROPE_FACTORS in file.entries:
         if kind != "none":
             raise ValueError(f"{values.path}: {scaling} must be none with {ROPE_FACTORS}; got {kind}")
-        rope |= _divided(file, config)
+        factors = _divisors(file, ROPE_FACTORS, turned)
+        rope |= _divided(factors, factors, config)
     return rope
 
 
-def _divided(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return rope_parameters that divide each frequency by its own number, called longrope in transformers."""
-    entry, expected = file.entries[ROPE_FACTORS], (config["head_dim"] // 2,)
+def _divisors(file: GGUFFile, name: str, turned: int) -> list[float]:
+    """Return the numbers by which a tensor divides the frequencies."""
+    if name not in file.entries:
+        raise ValueError(f"{file.path}: {name} is missing")
+    entry, expected = file.entries[name], (turned // 2,)
     if entry.shape != expected or entry.dtype != "F32":
         raise ValueError(
-            f"{file.path}: {ROPE_FACTORS} must be F32 {list(expected)}; got {entry.dtype} {shown(list(entry.shape))}"
+            f"{file.path}: {name} must be F32 {list(expected)}; got {entry.dtype} {shown(list(entry.shape))}"
         )
-    factors = file.read(ROPE_FACTORS)
+    factors = file.read(name)
     if not ((factors > 0) & np.isfinite(factors)).all():
-        raise ValueError(f"{file.path}: {ROPE_FACTORS} must hold positive numbers; got {shown(factors.tolist())}")
+        raise ValueError(f"{file.path}: {name} must hold positive numbers; got {shown(factors.tolist())}")
+    numbers: list[float] = factors.tolist()
+    return numbers
+
+
+def _divided(short: list[float], long: list[float], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rope_parameters that divide each frequency by its own number, called longrope in transformers."""
     return {
         "rope_type": "longrope",
-        "short_factor": factors.tolist(),
-        "long_factor": factors.tolist(),
+        "short_factor": short,
+        "long_factor": long,
         "attention_factor": 1.0,
         "original_max_position_embeddings": config["max_position_embeddings"],
     }
+
+
+def _phi3(file: GGUFFile, values: _Values, config: Mapping[str, Any], turned: int) -> dict[str, Any]:
+    """Return the further entries of Phi-3: a window, of which 0 is none, and two sets of divisors of frequencies."""
+    window = values.entries.count(values.name("attention.sliding_window"), 0)
+    further: dict[str, Any] = {"sliding_window": window or None}
+    names = ("rope_factors_short.weight", "rope_factors_long.weight")
+    if any(name in file.entries for name in names):
+        short, long = (_divisors(file, name, turned) for name in names)
+        rope = config["rope_parameters"] | _divided(short, long, config)
+        rope["attention_factor"] = values.positive("rope.scaling.attn_factor")
+        original = values.size("rope.scaling.original_context_length")
+        further |= {"rope_parameters": rope | {"original_max_position_embeddings": original}}
+        further["original_max_position_embeddings"] = original
+    elif "rope.scaling.attn_factor" in values:
+        raise ValueError(
+            f"{values.path}: {values.name('rope.scaling.attn_factor')} must not be given without {names[1]}"
+        )
+    return further
+
+
+def _windowed(values: _Values, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the further entries of models with windows in some layers, which may also have none."""
+    name, num_layers = values.architecture, config["num_hidden_layers"]
+    if "attention.sliding_window" not in values and name != "cohere2":
+        return {"sliding_window": None}
+    further: dict[str, Any] = {
+        "sliding_window": values.size("attention.sliding_window"),
+        "layer_types": [
+            "sliding_attention" if has_window else "full_attention" for has_window in _windows(values, num_layers)
+        ],
+    }
+    if name == "olmo2":  # OLMo 3, in which only the positions of layers without a window are scaled
+        full = config["rope_parameters"]
+        local = {"rope_type": "default", "rope_theta": full["rope_theta"]}
+        further |= {"model_type": "olmo3", "rope_parameters": {"full_attention": full, "sliding_attention": local}}
+    return further
 
 
 def _gemma(values: _Values, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,7 +328,7 @@ def _gemma(values: _Values, config: Mapping[str, Any]) -> dict[str, Any]:
 def _windows(values: _Values, num_layers: int) -> list[bool]:
     """Return whether each layer has a window."""
     entry = values.name("attention.sliding_window_pattern")
-    given = values.metadata.get(entry, _GEMMA_PERIODS[values.architecture])
+    given = values.metadata.get(entry, _PERIODS[values.architecture])
     if isinstance(given, np.ndarray) and given.dtype == bool and len(given) == num_layers:
         return [bool(has_window) for has_window in given]
     if type(given) is not int or given < 1:
