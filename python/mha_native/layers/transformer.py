@@ -300,9 +300,8 @@ class TransformerLayer(Recorded):
         kinds: dict[str, Any] = {"experts": hidden}
         if isinstance(hidden, FeedForward):
             kinds = {"feedforward_dim": hidden.feedforward_dim, "activation": hidden.activation, "gated": hidden.gated}
-        kinds |= (
-            {"norm_first": self.norm_first} | arguments_of_norms(self) | ({"parallel": True} if self.parallel else {})
-        )
+        kinds |= {"norm_first": self.norm_first} | arguments_of_norms(self)
+        kinds |= {"parallel": True} if self.parallel else {}
         heads = {"num_kv_heads": attention.num_kv_heads, "head_dim": attention.head_dim}
         memory = {} if self.cross_attn is None else {"memory_dim": self.cross_attn.kdim}
         return {**sizes, **kinds, **heads, "bias": attention.bias, **attention._steps.configuration(), **memory}

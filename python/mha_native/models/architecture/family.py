@@ -7,7 +7,17 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from ...functions.messages import shown
 from ..files.entries import Entries
 from ..front_ends.tokens import TokensConfig
-from .config import ATTENTION, FEED_FORWARD, NORMS, BlockConfig, BucketsConfig, HeadConfig, ModelConfig, StackConfig
+from .config import (
+    ATTENTION,
+    FEED_FORWARD,
+    NORMS,
+    BlockConfig,
+    BucketsConfig,
+    ExpertsConfig,
+    HeadConfig,
+    ModelConfig,
+    StackConfig,
+)
 from .norms import NormConfig
 from .rotary import RotaryConfig, read_rotary, refuse_changing_angles
 from .tensor_names import HeadNames, StackNames
@@ -266,10 +276,21 @@ def _blocks(
             rotary=tables.get(types[i], tables.get("")) if family.rotates(entries, i, types[i] == SLIDING) else None,
             window=window if types[i] == SLIDING else None,
             scale=family.scale(entries, i),
-            experts=family.experts(entries, i),
+            experts=_experts(entries, family, i),
         )
         for i in range(num_layers)
     )
+
+
+def _experts(entries: Entries, family: Family, i: int) -> ExpertsConfig | None:
+    """Return the experts of layer i, of which there must be as many as a token chooses."""
+    experts: ExpertsConfig | None = family.experts(entries, i)
+    if experts is not None and experts.experts_per_token > experts.num_experts:
+        raise ValueError(
+            f"{entries.path}: a token must choose at most as many experts as there are, {experts.num_experts}; "
+            f"got {shown(experts.experts_per_token)}"
+        )
+    return experts
 
 
 def width_of_heads(entries: Entries, embed_dim: str, num_heads: str) -> int:
