@@ -21,6 +21,7 @@ class Ours(Contender):
     name = "mha_native"
     takes_texts = True
     has_gradients = True
+    has_experts = True
 
     def description(self) -> str:
         return f"{mha_native.__version__}, {mha_native.active_isa()}; threads by num_threads= of each call"

@@ -21,8 +21,8 @@ MOST_COPIED = 8  # rows up to which the copies of the last way fit in memory
 
 def experts_programs(contender: str, case: Case, inputs: Inputs, threads: int) -> list[Program]:
     """A layer of experts, in float32, or with weights in bf16 computed in bf16."""
-    if case.weights == "int8":
-        raise CannotCompute("no int8 experts")
+    if case.weights == "int8" or case.dtype != "f32":
+        raise CannotCompute("experts in f32, or with weights in bf16")
     block = load_block(case)
     x = torch.from_numpy(inputs.arrays[0])
 

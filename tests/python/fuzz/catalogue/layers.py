@@ -155,6 +155,12 @@ def _experts_from_weights(rng: Generator) -> Made:
     return mha.Experts.from_weights, {"weights": weights, "experts_per_token": 2} | some(rng, more)
 
 
+@entry("Experts.forward_and_record")
+def _record_experts(rng: Generator) -> Made:
+    layer = mha.Experts(FEATURES, INNER, 3, 2, seed=0)
+    return layer.forward_and_record, {"x": normal(rng, 3, FEATURES), "wrt": ()} | some(rng, {"num_threads": 2})
+
+
 @entry("Experts")
 def _call_experts(rng: Generator) -> Made:
     return mha.Experts(FEATURES, INNER, 3, 2, seed=0), _rows(rng)
