@@ -247,24 +247,28 @@ class Experts(RowModule):
                 f"{function}: weights must have the names of state_dict, with experts numbered from 0; "
                 f"got {listed([*parts, *others])}"
             )
-        if "weight" not in router:
-            raise ValueError(f"{function}: missing: router.weight")
 
         def expert(prefix: str, own: Any) -> FeedForward:
             with in_the_name_of(f"{function}: {prefix}"):
                 return FeedForward.from_weights(own, activation=activation, **formats)
 
+        def linear(prefix: str, own: Any) -> Router:
+            if "weight" not in own or own.keys() - {"weight", "bias"}:
+                raise ValueError(f"{function}: {prefix} must have a weight, and at most a bias; got {listed(own)}")
+            with in_the_name_of(f"{function}: {prefix}"):
+                return Router.from_weights(**own, dtype=given.dtype)
+
         layer = bare(cls)
         layer._set(
             function,
-            Router.from_weights(**router, dtype=given.dtype),
+            linear("router", router),
             [expert(f"experts.{i}", own) for i, own in enumerate(experts)],
             experts_per_token,
             scores,
             normalize,
             scale,
             None if shared is None else expert("shared", shared),
-            None if gate is None else Router.from_weights(**gate, dtype=given.dtype),
+            None if gate is None else linear("shared_gate", gate),
             None if correction is None else Correction(correction.copy()),
         )
         return layer

@@ -236,7 +236,10 @@ def test_arguments_are_checked(change: dict[str, Any], error: type[Exception], m
 
 def test_weights_are_checked() -> None:
     state = _experts().state_dict()
-    with pytest.raises(ValueError, match=r"missing: router\.weight"):
+    for wrong in ({"router.other": state["router.weight"]}, {"shared_gate.bias": state["router.weight"]}):
+        with pytest.raises(ValueError, match="must have a weight, and at most a bias; got"):
+            Experts.from_weights(state | wrong, 2)
+    with pytest.raises(ValueError, match="router must have a weight"):
         Experts.from_weights({name: x for name, x in state.items() if not name.startswith("router")}, 2)
     for name in ("experts.9.linear1.weight", "other", "correctio"):
         with pytest.raises(ValueError, match="names of state_dict"):
