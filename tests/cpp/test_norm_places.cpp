@@ -51,9 +51,9 @@ Rows parts_in_order(const TransformerLayer& layer, const Rows& x, const Rows& me
     attend(in.view());
     normalize(layer.output_norm1, part);
     add_to(y, part);
-    if (layer.norm2) in = x;
-    normalize(layer.norm2, in);
-    feed_forward(in.view());
+    Rows second = layer.norm2 ? x : in;
+    normalize(layer.norm2, second);
+    feed_forward(second.view());
     normalize(layer.output_norm2, part);
     add_to(y, part);
     return y;

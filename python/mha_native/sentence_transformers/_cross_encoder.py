@@ -14,9 +14,10 @@ from ..functions.progress import fill_rows, is_wanted
 from ..layers._constructor_arguments import checked_size
 from ..models.heads.activations import activation_of
 from ..models.heads.classification import TEXTS
-from ..models.heads.classifier import load_classifier
+from ..models.heads.classifier import Classifier, load_classifier
 from ..models.heads.labels import apply_function
 from ..models.heads.score_activation import read_activation
+from ..models.heads.token_ranker import TokenRanker, is_token_ranker, load_token_ranker
 from ..models.text.inputs import check_text
 from ..models.text.prompts import read_settings
 from ._arguments import find_model, read_arguments
@@ -40,7 +41,8 @@ class CrossEncoder(Model):
     ----------
     model_name_or_path : path, or name of a model
         Of a model ...ForSequenceClassification, as for `TextClassifier.from_pretrained`. A name without an organization
-        is one of ``cross-encoder``.
+        is one of ``cross-encoder``. Or of a language model ...ForCausalLM, such as Qwen3-Reranker, whose chat template
+        has a query and a document: the score is the logit of the token "yes" minus the logit of "no".
     device, cache_folder, revision, local_files_only, token, backend
         As for `SentenceTransformer`.
     model_kwargs, processor_kwargs, tokenizer_kwargs, config_kwargs
@@ -121,7 +123,12 @@ class CrossEncoder(Model):
         source = (model_name_or_path, cache_folder, revision, local_files_only, token)
         directory = find_model(function, *source, organization="cross-encoder")
         with in_the_name_of(function):
-            classifier = load_classifier(function, directory, TEXTS, formats.dtype, formats.weight_dtype)
+            stored = formats.dtype, formats.weight_dtype
+            classifier: Classifier | TokenRanker
+            if is_token_ranker(directory):
+                classifier = load_token_ranker(function, directory, *stored)
+            else:
+                classifier = load_classifier(function, directory, TEXTS, *stored)
             known = read_settings(directory, "CrossEncoder").prompts
             count = len(classifier.labels.names)
             if activation_fn is None:

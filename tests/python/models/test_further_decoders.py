@@ -126,6 +126,7 @@ REFUSED = [
     *_of_all(["smollm3"], {"no_rope_layers": [1, 0]}, {"no_rope_layers": [1, 0, 2, 1]}, {"no_rope_layer_interval": 0}),
     *_of_all(["cohere2"], {"sliding_window": None}, {"sliding_window_pattern": 0}),
     *_of_all(["exaone4"], {"sliding_window_pattern": "LLLG"}),
+    *_of_all(["olmo3"], {"rope_theta": 10000.0}),
     *_of_all(["llama", "olmo2", "granite", "glm"], {"partial_rotary_factor": 1.4}),
 ]
 
@@ -135,6 +136,29 @@ def test_unsupported_entries(model_type: str, changes: dict[str, Any], tmp_path:
     with pytest.raises(ValueError, match=next(iter(changes))) as caught:
         _described(tmp_path, tiny_generators.config(model_type, **changes))
     assert len(str(caught.value).splitlines()) == 1
+
+
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+_LONGROPE = {"type": "longrope", "long_factor": [2.0, 3.0], "short_factor": [1.0, 1.5]}
+OLDER: list[tuple[str, dict[str, Any]]] = [
+    *_of_all(FURTHER, {}),
+    *_of_all([name for name in FURTHER if name not in ("olmo3", "gpt_neox")], {"rope_theta": 100.0}),
+    ("gpt_neox", {"rotary_emb_base": 100, "rotary_pct": 1.0}),
+    ("olmo3", {"rope_theta": 500000, "rope_scaling": _YARN}),
+    ("phi3", {"original_max_position_embeddings": 8, "rope_theta": 1e4, "rope_scaling": _LONGROPE}),
+]
+
+
+@pytest.mark.parametrize(("model_type", "entries"), OLDER, ids=str)
+def test_older_entries(model_type: str, entries: dict[str, Any], tmp_path: Path) -> None:
+    # The files that models are published with have no rope_parameters.
+    save(tmp_path, model_type)
+    is_tied = json.loads((tmp_path / "config.json").read_text())["tie_word_embeddings"]
+    settings = {**tiny_generators.config(model_type), "tie_word_embeddings": is_tied, **entries}
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "bos_token_id": None, "pad_token_id": None}))
+    (actual,) = logits(opened(tmp_path), [PROMPTS[2]])
+    expected = _logits_there(tmp_path, PROMPTS[2])
+    assert np.abs(actual - expected).max() <= BOUND * np.abs(expected).max()
 
 
 def test_the_text_model_of_gemma3_with_images(tmp_path: Path) -> None:

@@ -173,6 +173,20 @@ def test_logits(model_type: str, changes: dict[str, Any], tmp_path: Path) -> Non
         assert np.abs(actual - of_folder).max() <= 2e-6 * np.abs(of_folder).max()
 
 
+@pytest.mark.parametrize("model_type", ["phi3", "stablelm", "starcoder2"])
+def test_transformers_reads_the_same_tensors(model_type: str, tmp_path: Path) -> None:
+    # Of these architectures it knows the names.
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    oracle = save(tmp_path, model_type)
+    path = write(tmp_path / "model.gguf", model_type, tmp_path)
+    theirs = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=oracle)["tensors"]
+    weights = safetensors.load_file(tmp_path / "model.safetensors")
+    assert theirs.keys() == weights.keys()
+    for name, tensor in theirs.items():
+        np.testing.assert_array_equal(tensor.numpy(), weights[name])
+
+
 REFUSED = [
     ("stablelm", lambda writer: writer.add_tensor("blk.0.attn_q_norm.weight", np.ones(8, np.float32)), "attn_q_norm"),
     ("granite", lambda writer: writer.add_expert_count(4), "expert_count"),

@@ -114,7 +114,7 @@ class BlockNames(NamedTuple):
 
 
 def _part_by_part(rows: NDArray[Any], num_heads: int) -> NDArray[Any]:
-    """Return rows that are query, key and value of each head in turn, as those of all queries, keys and values."""
+    """Return rows in the order of all queries, all keys, all values; they are stacked head by head."""
     return rows.reshape(num_heads, 3, -1, *rows.shape[1:]).swapaxes(0, 1).reshape(rows.shape)
 
 

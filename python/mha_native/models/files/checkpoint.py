@@ -100,8 +100,7 @@ class Checkpoint:
         return names
 
 
-# What names of tensors began with in older files of GPT-NeoX, and what they begin with in newer ones of Gemma 3 with
-# images; both with the beginnings that are read here.
+# Other beginnings of names, in older files of GPT-NeoX and in files of Gemma 3 with images, and the ones read here.
 _OTHER_BEGINNINGS = {
     "embed_out.": "lm_head.",
     "language_model.lm_head.": "lm_head.",

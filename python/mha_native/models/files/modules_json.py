@@ -66,6 +66,20 @@ def read_transformer(directory: Path) -> Module | None:
     return _module(path, *entries[0])
 
 
+def read_logit_score(directory: Path) -> tuple[Path, Entries] | None:
+    """Return the folder of the Transformer and the settings of the LogitScore after it, the modules of a CrossEncoder
+    that is a language model; None for other modules, and without modules.json.
+
+    Raises the errors of `read_modules`.
+    """
+    path = directory / "modules.json"
+    entries = _entries(path) if path.exists() else []
+    if [kind for kind, _ in entries] != ["Transformer", "LogitScore"]:
+        return None
+    transformer, score = (_module(path, *entry) for entry in entries)
+    return transformer.folder, Entries.read(score.folder / "config.json")
+
+
 def first_transformer(directory: Path) -> Path:
     """Return the folder of the Transformer, the first module of modules.json; `directory` without that file.
 

@@ -18,6 +18,7 @@ _FILE_NAMES = [
 _TASKS = {
     "feature-extraction": ("last_hidden_state", "token_embeddings"),
     "sequence-classification": ("logits", "scores"),
+    "text-generation": ("logits", "causal_logits"),
 }
 _UNSET = ("processing_kwargs", "query_length", "document_length", "query_expansion", "tokenizer_name_or_path")
 
@@ -98,10 +99,23 @@ def _check_computed(entries: Entries, task: str) -> None:
     modalities = values.get("modality_config", {"text": texts})
     if not isinstance(modalities, dict) or modalities.get("text") != texts:
         raise ValueError(f"{path}: modality_config must have text as {texts}; got {shown(modalities)}")
+    message = {**texts, "format": "flat"}
+    if task == "text-generation" and modalities.get("message", message) != message:
+        raise ValueError(f"{path}: modality_config must have message as {message}; got {shown(modalities)}")
     for name in _UNSET:
+        if task == "text-generation" and _is_of_template(name, values.get(name)):
+            continue
         if values.get(name):
             raise ValueError(f"{path}: {name} must be absent; got {shown(values[name])}")
     for name in _ARGUMENTS:
         arguments = values.get(name) or {}
         if not isinstance(arguments, dict) or not arguments.keys() <= _WITHOUT_EFFECT:
             raise ValueError(f"{path}: {name} must be empty; got {shown(arguments)}")
+
+
+def _is_of_template(name: str, value: object) -> bool:
+    """Return whether an entry is processing_kwargs that say no more than how a chat template ends."""
+    if name != "processing_kwargs" or not isinstance(value, dict) or value.keys() != {"chat_template"}:
+        return False
+    options = value["chat_template"]
+    return isinstance(options, dict) and options.keys() <= {"add_generation_prompt"}
