@@ -65,7 +65,10 @@ BACKWARD = {
     "attention_backward": dataclasses.replace(ATTENTION, kind="attention_backward", Hk=ATTENTION.H),
     "linear_backward": dataclasses.replace(ATTENTION, kind="linear_backward", H=1, Hk=1, E=20, F=30, causal=False),
 }
-CASES += BACKWARD.values()
+EXPERTS = Case(
+    "experts", "experts", "f32", B=2, H=1, Hk=1, Tq=5, Tk=5, D=32, E=32, causal=False, F=24, X=7, used=3,
+)  # fmt: skip
+CASES += [*BACKWARD.values(), EXPERTS, dataclasses.replace(EXPERTS, Tq=1, Tk=1)]
 CASES += [TEXTS, dataclasses.replace(TEXTS, B=1, shortest=9), PAIRS]
 CASES += [MODERN, dataclasses.replace(MODERN, shortest=4), *(dataclasses.replace(DECODER, Tq=n) for n in (1, 4, 9))]
 CASES += [dataclasses.replace(DECODER, B=2, Tq=n) for n in (1, 4)]
@@ -91,7 +94,9 @@ KNOWN = {
         "sdpa f32", "sdpa f16", "cached f32", "ragged f32", "mha f32", "step f32", "encoder_layer f32", "sentences f32",
         "modernbert f32", "decoder f32",
     },
-    "transformers": {"sentences f32", "sentences bf16", "modernbert f32", "modernbert bf16", "decoder f32"},
+    "transformers": {
+        "sentences f32", "sentences bf16", "modernbert f32", "modernbert bf16", "decoder f32", "experts f32",
+    },
     "sentence-transformers": {"texts f32", "texts bf16", "pairs f32", "pairs bf16"},
     "openvino": {
         f"{kind} {dtype}"

@@ -15,10 +15,11 @@ namespace py = pybind11;
 constexpr std::pair<const char*, Activation> kActivations[] = {{"relu", Activation::relu},
                                                                {"gelu", Activation::gelu},
                                                                {"gelu_tanh", Activation::gelu_tanh},
-                                                               {"silu", Activation::silu}};
+                                                               {"silu", Activation::silu},
+                                                               {"swiglu_oai", Activation::swiglu_oai}};
 
 inline Activation activation_called(const char* function, py::handle name) {
-  const char* const rule = "'relu', 'gelu', 'gelu_tanh' or 'silu'";
+  const char* const rule = "'relu', 'gelu', 'gelu_tanh', 'silu' or 'swiglu_oai'";
   if (!PyUnicode_Check(name.ptr())) throw py::type_error(describe(function, "activation", rule, name));
   for (const auto& [known, activation] : kActivations)
     if (PyUnicode_CompareWithASCIIString(name.ptr(), known) == 0) return activation;

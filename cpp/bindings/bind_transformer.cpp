@@ -106,6 +106,22 @@ py::tuple feed_forward_weights(const FeedForward& layer) {
   return py::make_tuple(up.arrays, down.arrays, gate.arrays);
 }
 
+// The feed_forwards are in a list, the choice is (experts_per_token, is_sigmoid, normalizes, scale).
+Experts make_experts(const Linear& router, const py::list& feed_forwards, const py::tuple& choice,
+                     const FeedForward* shared, const Linear* shared_gate, py::handle correction) {
+  std::vector<FeedForward> experts;
+  experts.reserve(feed_forwards.size());
+  for (py::handle one : feed_forwards) experts.push_back(one.cast<const FeedForward&>());
+  const ExpertsConfig config{choice[0].cast<Index>(), choice[1].cast<bool>(), choice[2].cast<bool>(),
+                             choice[3].cast<double>()};
+  const auto made = [&](const TensorView& numbers) {
+    return Experts(router, experts.data(), static_cast<Index>(experts.size()), config, shared, shared_gate, numbers);
+  };
+  if (correction.is_none()) return made({});
+  const Argument list[] = {{"correction", correction}};
+  return made(ArrayArguments("Experts", list).tensor(0, 1, 1));
+}
+
 // Names, in messages, the object whose dtype arrays must have.
 constexpr const char* kOwner = "the layers";
 
@@ -115,8 +131,8 @@ struct Stack {
   TransformerStack layers;
 };
 
-// One layer as Python passes it: (self_attn, cross_attn or None, feed_forward, norms, output_norms,
-// the number of its NormPlacement).
+// One layer as Python passes it: (self_attn, cross_attn or None, feed_forward or experts, norms, output_norms, the number
+// of its NormPlacement).
 TransformerLayer layer_from(const py::tuple& parts) {
   const auto norms = py::reinterpret_borrow<py::tuple>(parts[3]),
              output_norms = py::reinterpret_borrow<py::tuple>(parts[4]);
@@ -124,16 +140,23 @@ TransformerLayer layer_from(const py::tuple& parts) {
   const auto norm = [](py::handle part) { return part.is_none() ? std::optional<Norm>() : part.cast<const Norm&>(); };
   std::optional<MultiHeadAttention> cross_attention;
   if (!parts[1].is_none()) cross_attention = attention(parts[1]);
+  std::optional<FeedForward> feed_forward;
+  std::optional<Experts> experts;
+  if (py::isinstance<Experts>(parts[2]))
+    experts = parts[2].cast<const Experts&>();
+  else
+    feed_forward = parts[2].cast<const FeedForward&>();
   return {attention(parts[0]),
           cross_attention,
-          parts[2].cast<const FeedForward&>(),
+          feed_forward,
           norm(norms[0]),
           norm(norms[1]),
           norm(norms[2]),
           static_cast<NormPlacement>(parts[5].cast<int>()),
           norm(output_norms[0]),
           norm(output_norms[1]),
-          norm(output_norms[2])};
+          norm(output_norms[2]),
+          experts};
 }
 
 Stack make_stack(const std::string& name, const py::list& layers, const Norm* final_norm) {
@@ -357,10 +380,21 @@ void bind_transformer(py::module_& m) {
           "gate", [](const FeedForward& layer) { return layer.has_gate() ? py::cast(layer.gate()) : py::none(); })
       .def_property_readonly("activation", [](const FeedForward& layer) { return name_of(layer.activation()); })
       .def_property_readonly("dtype", [](const FeedForward& layer) { return numpy_dtype(layer.dtype()); });
+  py::class_<Experts>(m, "Experts")
+      .def(py::init(&make_experts),
+           "(router, feed_forwards, (experts_per_token, is_sigmoid, normalizes, scale), shared or None, shared_gate or "
+           "None, correction or None)")
+      .def(
+          "forward",
+          [](const Experts& layer, py::handle x, py::handle out, py::handle num_threads) {
+            return forward_rows("Experts", layer, layer.embed_dim(), x, out, num_threads);
+          },
+          "(x, out, num_threads) -> out")
+      .def_property_readonly("dtype", [](const Experts& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<Stack>(m, "TransformerStack")
       .def(py::init(&make_stack),
-           "(name, layers, norm or None), layers (self_attn, cross_attn or None, feed_forward, norms, output_norms, "
-           "placement of norms: 0 after, 1 before, 2 parallel)")
+           "(name, layers, norm or None), layers (self_attn, cross_attn or None, feed_forward or experts, norms, "
+           "output_norms, placement of norms: 0 after, 1 before, 2 parallel)")
       .def("forward", &forward_stack,
            "(x, options, extras, out, num_threads) -> out or (out, weights): extras are entries cu_seqlens, memory, "
            "memory_caches, memory_options, layer_options, caches, new_lengths, sequences, need_weights");

@@ -33,6 +33,7 @@ from .layers._tape import Gradients, Tape
 from .layers.causal_decoder import CausalDecoder
 from .layers.decoder import Decoder, DecoderLayer
 from .layers.encoder import Encoder, EncoderLayer
+from .layers.experts import Experts
 from .layers.feed_forward import FeedForward
 from .layers.layer_norm import LayerNorm
 from .layers.linear import Linear
@@ -55,6 +56,7 @@ __all__ = [
     "DecoderLayer",
     "Encoder",
     "EncoderLayer",
+    "Experts",
     "FeedForward",
     "GenerationStep",
     "Gradients",

@@ -424,6 +424,21 @@ class FeedForward:
     @property
     def dtype(self) -> np.dtype[Any]: ...
 
+class Experts:
+    def __init__(
+        self,
+        router: Linear,
+        feed_forwards: list[FeedForward],
+        choice: tuple[int, bool, bool, float],
+        shared: FeedForward | None,
+        shared_gate: Linear | None,
+        correction: NDArray[np.float32] | None,
+        /,
+    ) -> None: ...
+    def forward(self, x: NDArray[Any], out: NDArray[Any] | None, num_threads: int | None, /) -> NDArray[Any]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
 class TransformerStack:
     def __init__(self, name: str, layers: list[tuple[Any, ...]], norm: Norm | None, /) -> None: ...
     def forward(

@@ -36,6 +36,7 @@ HANDLES = {
     "Linear": "linear",
     "RotaryEmbedding": "rotary",
     "FeedForward": "feed_forward",
+    "Experts": "experts",
     "TransformerStack": "transformer",
 }
 
@@ -54,6 +55,7 @@ OTHER_NAMES = {
     "KVCache::values": ["mha_cache_values", "mha_cache_values"],
     "KVCache::rollback": ["mha_cache_rollback_by", "mha_cache_rollback"],
     "linear": ["mha_linear_once"],  # mha_linear is a type
+    "Experts::config": ["mha_experts_config_of"],  # the name without "of" is that of a type
     "MultiHeadAttention::config": ["mha_layer_config_of"],
     "RotaryEmbedding::pairs": ["mha_rotary_pairs_of"],  # the name without "of" is that of a type
     "MultiHeadAttention::forward": ["mha_layer_forward", "mha_layer_forward_cached"],
@@ -74,6 +76,7 @@ OTHER_NAMES = {
     "MultiHeadAttention::packed": [],
     "Linear::packed": [],
     "FeedForward::packed": [],
+    "Experts::packed": [],
     "Norm::weights": [],
     "RotaryEmbedding::table": [],
 }
@@ -93,6 +96,7 @@ STRUCTS = {
     "CrossEntropyOptions": "mha_cross_entropy_options",
     "EmbeddingTables": "mha_embedding_tables",
     "Executor": "mha_executor",
+    "ExpertsConfig": "mha_experts_config",
     "KVCacheConfig": "mha_cache_config",
     "LinearGradients": "mha_linear_gradients",
     "MultiHeadAttentionConfig": "mha_layer_config",

@@ -95,12 +95,12 @@ struct Parts {
             {}};
   }
   mha_transformer_layer c_encoder_layer(mha_norm_placement placement) const {
-    return {c_self.get(), nullptr,   c_forward.get(), c_norm1.get(),       c_norm2.get(),
-            nullptr,      placement, nullptr,         c_output_norm.get(), nullptr};
+    return {c_self.get(), nullptr, c_forward.get(),     c_norm1.get(), c_norm2.get(), nullptr,
+            placement,    nullptr, c_output_norm.get(), nullptr,       nullptr};
   }
   mha_transformer_layer c_decoder_layer(mha_norm_placement placement) const {
-    return {c_self.get(),  c_cross.get(), c_forward.get(), c_norm1.get(),       c_norm2.get(),
-            c_norm3.get(), placement,     nullptr,         c_output_norm.get(), nullptr};
+    return {c_self.get(), c_cross.get(), c_forward.get(),     c_norm1.get(), c_norm2.get(), c_norm3.get(),
+            placement,    nullptr,       c_output_norm.get(), nullptr,       nullptr};
   }
 
   Rows square, key, up, down, bias, wide_bias, weight;

@@ -215,7 +215,7 @@ TEST(FailingAllocations, Transformers) {
   const Owned<mha_norm> norm1 = norm(), norm2 = norm();
   const mha_transformer_layer layer = {
       self_attention.get(), nullptr,     network.get(), norm1.get(), norm2.get(), nullptr,
-      MHA_NORM_BEFORE,      norm1.get(), nullptr,       nullptr};
+      MHA_NORM_BEFORE,      norm1.get(), nullptr,       nullptr,     nullptr};
   const std::vector<mha_transformer_layer> layers(kLayers, layer);
   const Owned<mha_transformer> stack = expect_recovery<mha_transformer>(
       [&](mha_transformer** made) { return mha_transformer_create(layers.data(), kLayers, norm1.get(), made); },

@@ -134,6 +134,11 @@ void run_layers(GuardedMemory& memory, Index width, Index hidden, Index rows, We
   const FeedForward gated({linear(hidden, width), linear(width, hidden), linear(hidden, width)}, Activation::silu,
                           format);
   gated.forward(x, memory.output<T>({2, rows, width}), 2);
+  const FeedForward networks[] = {gated, gated, gated};
+  ExpertsConfig choice;
+  choice.experts_per_token = 2;
+  const Linear router(linear(3, width)), shared_gate(linear(1, width));
+  Experts(router, networks, 3, choice, &gated, &shared_gate).forward(x, memory.output<T>({2, rows, width}), 2);
   Linear(linear(hidden, width), format).forward(x, memory.output<T>({2, rows, hidden}), 2);
   if (format == WeightFormat::plain) {
     const LinearWeights once = linear(hidden, width);

@@ -152,6 +152,7 @@ Owned<mha_transformer> make_transformer(bool reads_memory) {
                                        MHA_NORM_AFTER,
                                        nullptr,
                                        nullptr,
+                                       nullptr,
                                        nullptr};
   mha_transformer* transformer = nullptr;
   EXPECT_OK(mha_transformer_create(&layer, 1, nullptr, &transformer));

@@ -226,8 +226,8 @@ TEST(NoAllocation, AStepInC) {
   EXPECT_OK(
       mha_feed_forward_create(&feed_forward_weights, MHA_ACTIVATION_GELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward));
   EXPECT_OK(mha_norm_create(&c_row, nullptr, 1e-5, &norm));
-  const mha_transformer_layer layer = {attention, nullptr,         feed_forward, norm, norm,
-                                       nullptr,   MHA_NORM_BEFORE, norm,         norm, nullptr};
+  const mha_transformer_layer layer = {attention,       nullptr, feed_forward, norm,    norm,   nullptr,
+                                       MHA_NORM_BEFORE, norm,    norm,         nullptr, nullptr};
   const mha_transformer_layer stack[layers] = {layer, layer, layer};
   EXPECT_OK(mha_transformer_create(stack, layers, norm, &encoder));
   const mha_cache_config sizes = {B, 4, 20, E / 4, 0, MHA_DTYPE_f32};

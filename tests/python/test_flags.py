@@ -67,6 +67,10 @@ CALLS: dict[str, Callable[..., Any]] = {
     "RotaryEmbedding.from_base": lambda **flags: mha.RotaryEmbedding.from_base(4, 8, **flags),
     "RMSNorm": lambda **flags: mha.RMSNorm(8, **flags),
     "FeedForward": lambda **flags: mha.FeedForward(8, 8, **flags),
+    "Experts": lambda **flags: mha.Experts(8, 8, 2, 1, **({"shared_dim": 4} | flags)),
+    "Experts.from_weights": lambda **flags: mha.Experts.from_weights(
+        mha.Experts(8, 8, 2, 1, gated=flags.get("gated", True)).state_dict(), 1, **flags
+    ),
     "MultiHeadAttention.from_weights": lambda **flags: mha.MultiHeadAttention.from_weights(
         LAYER.state_dict(), 2, **flags
     ),
@@ -179,6 +183,7 @@ FLAGS = {
 OTHER_KINDS: dict[tuple[str, str], type] = {
     ("MultiHeadAttention", "bias"): list,
     ("FeedForward", "bias"): list,
+    ("Experts", "bias"): list,
     (f"{TRANSLATOR}.generate", "early_stopping"): str,
     (f"{TRANSLATOR}.generate_tokens", "early_stopping"): str,
 }

@@ -14,7 +14,7 @@ QUERY_TOKENS = 11  # of the query of pairs, three special ones included
 
 KINDS = (
     "sdpa", "cached", "ragged", "mha", "step", "encoder_layer", "sentences", "decoder",
-    "attention_backward", "linear_backward", "training",
+    "attention_backward", "linear_backward", "training", "experts",
 )  # fmt: skip
 
 PAGES = ("", "in order", "shuffled", "shared")
@@ -65,6 +65,8 @@ class Case:
     E: int
     causal: bool
     F: int = 0
+    X: int = 0
+    used: int = 0
     activation: str = ""
     layers: int = 1
     family: str = ""
@@ -125,9 +127,14 @@ class Case:
         activations = ("silu",) if self.kind == "decoder" else ("relu", "gelu")
         if self.has_feed_forward and (self.F < 1 or self.activation not in activations):
             raise ValueError(f"case {self.name}: a feed-forward needs F, and an activation")
+        if self.kind == "experts" and not (0 < self.used <= self.X and self.F > 0 and self.H == 1):
+            raise ValueError(f"case {self.name}: experts have 1 to X used ones, F, and H = 1")
+        if self.kind != "experts" and (self.X or self.used):
+            raise ValueError(f"case {self.name}: X and used are for experts")
         if self.kind == "linear_backward" and (min(self.E, self.F) < 1 or self.activation or self.causal):
             raise ValueError(f"case {self.name}: a linear map has E inputs and F outputs, and nothing else")
-        if self.kind != "linear_backward" and not self.has_feed_forward and (self.F or self.activation):
+        has_width = self.has_feed_forward or self.kind in ("linear_backward", "experts")
+        if not has_width and (self.F or self.activation):
             raise ValueError(f"case {self.name}: F and activation are for layers with a feed-forward")
         if self.kind == "training" and (self.dtype != "f32" or self.weights or self.causal):
             raise ValueError(f"case {self.name}: training is in f32, of an encoder that sees all keys")
@@ -159,7 +166,7 @@ class Case:
     @property
     def is_layer(self) -> bool:
         """Whether there are weights."""
-        return self.kind in ("mha", "step", "encoder_layer", "training", "sentences", "decoder")
+        return self.kind in ("mha", "step", "encoder_layer", "training", "sentences", "decoder", "experts")
 
     @property
     def is_cross(self) -> bool:
@@ -184,7 +191,7 @@ class Case:
     def is_of_python(self) -> bool:
         """Whether this is measured from Python alone: gradients, a whole model, attention over a cache or with a block
         mask."""
-        return self.kind in ("cached", "decoder") or self.is_backward or self.blocks > 0 or bool(self.family)
+        return self.kind in ("cached", "decoder", "experts") or self.is_backward or self.blocks > 0 or bool(self.family)
 
     @property
     def is_ragged(self) -> bool:
@@ -326,6 +333,8 @@ class Case:
             return 10 * self.H * self.D * self.visible_pairs
         if self.kind == "linear_backward":
             return 4 * self.B * self.Tq * self.E * self.F
+        if self.kind == "experts":
+            return 2 * self.B * self.Tq * self.E * (self.X + 3 * self.used * self.F)
         pairs = self.layers * self.visible_pairs
         if self.family == "modernbert":
             pairs += -(-self.layers // FULL_EVERY) * (int((self.lengths**2).sum()) - self.visible_pairs)
@@ -342,12 +351,14 @@ class Case:
         """Elements of the matrices of one layer, which are kept in the format `weights`."""
         if not self.is_layer:
             return 0
+        if self.kind == "experts":  # of those that rows choose, each others if there are so many
+            return self.E * (self.X + 3 * self.F * min(self.X, self.used * self.B * self.Tq))
         return 2 * self.E * (self.E + self.Hk * self.D) + (3 if self.is_modern else 2) * self.E * self.F
 
     @property
     def vectors_of_layer(self) -> int:
         """Elements of the biases of one layer and of its norms, which are kept in `dtype`."""
-        if not self.is_layer:
+        if not self.is_layer or self.kind == "experts":
             return 0
         if self.is_modern:
             return 2 * self.E

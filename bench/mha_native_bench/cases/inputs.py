@@ -11,7 +11,7 @@ import numpy as np
 from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.language_model import language_model_state
 from mha_native_bench.cases.sentence_model import VOCABULARY, pairs_of_lengths, texts_of_lengths
-from mha_native_bench.cases.weights import attention_state, encoder_layer_state
+from mha_native_bench.cases.weights import attention_state, encoder_layer_state, experts_state
 from mha_native_bench.machine import last_cache_bytes
 
 # Copies of a cold case fill the last cache so many times over, so that each is evicted before it is used again.
@@ -79,6 +79,10 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
     if case.kind == "encoder_layer":
         x = rng.standard_normal((case.B, case.Tq, case.E))
         return in_dtype(Inputs((x,), encoder_layer_state(case, rng)), case)
+    if case.kind == "experts":
+        of_rows = np.random.default_rng(0)  # the same rows and weights for all formats
+        x = of_rows.standard_normal((case.B, case.Tq, case.E))
+        return in_dtype(Inputs((x,), experts_state(case, of_rows)), case)
     if case.kind == "training":
         both = rng.standard_normal((2, case.B, case.Tq, case.E))
         layers = [encoder_layer_state(case, rng) for _ in range(case.layers)]

@@ -35,6 +35,8 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
         with one_blas_thread():
             return sentence_oracle(same, texts, inputs.model) if case.kind == "sentences" else logits(same, texts)
     arrays = [array.astype(np.float64) for array in inputs.arrays]
+    if case.kind == "experts":
+        return experts(case, arrays[0], inputs.state)
     state = {name: array.astype(np.float64) for name, array in inputs.state.items()}
     if case.kind == "training":  # the tests of the library compare this with differences of the encoder and with torch
         encoder = mha_native.Encoder(case.layers, case.E, case.H, case.F, activation=case.activation, dtype="float64")
@@ -62,6 +64,24 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
         query, memory = arrays[0][:, -case.Tq :], arrays[-1]
         result = reference.multi_head_attention(query, memory, memory, state, case.H, is_causal=case.causal)
     return result
+
+
+def experts(case: Case, x: NDArray[np.float64], state: dict[str, Array]) -> NDArray[np.float64]:
+    """The weighted sum of the experts that each row chooses, each computed for its rows alone."""
+    rows = x.reshape(-1, case.E)
+    logits = reference.linear(rows, state["router.weight"])
+    chosen = np.argsort(-logits, axis=-1, kind="stable")[:, : case.used]
+    powers = np.exp(np.take_along_axis(logits, chosen, -1))
+    weights = powers / powers.sum(-1, keepdims=True)
+    result = np.zeros_like(rows)
+    with one_blas_thread():
+        for i in range(case.X):
+            own, places = np.nonzero(chosen == i)
+            weighted = weights[own, places, None]
+            prefix = f"experts.{i}."
+            of_expert = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+            result[own] += weighted * reference.feed_forward(rows[own], of_expert, activation="silu")
+    return result.reshape(x.shape)
 
 
 def joined(gradients: Iterable[Array]) -> Array:

@@ -60,6 +60,17 @@ def modern_layer_state(case: Case, rng: np.random.Generator) -> dict[str, Array]
     return {name: array.astype(np.float32) for name, array in state.items()}
 
 
+def experts_state(case: Case, rng: np.random.Generator) -> dict[str, Array]:
+    """The weights of `mha_native.Experts`, in float32. Experts share a few random matrices, which takes less time."""
+    uniform = uniform_weights(rng)
+    shapes = {"gate": (case.F, case.E), "linear1": (case.F, case.E), "linear2": (case.E, case.F)}
+    shared = [{name: uniform(*shape).astype(np.float32) for name, shape in shapes.items()} for _ in range(5)]
+    state = {"router.weight": uniform(case.X, case.E).astype(np.float32)}
+    for i in range(case.X):
+        state |= {f"experts.{i}.{name}.weight": array for name, array in shared[i % len(shared)].items()}
+    return state
+
+
 def uniform_weights(rng: np.random.Generator) -> Callable[..., Array]:
     """A function from a shape to weights that keep the size of rows about the same."""
 

@@ -89,6 +89,8 @@ def reason_to_skip(case: Case, contender: Contender) -> str:
     """Why a contender is not asked for the programs of a case; empty: it is."""
     if case.texts and not contender.takes_texts:
         return "begins with tokens"
+    if case.kind == "experts" and not contender.has_experts:
+        return "no experts"
     return "no gradients" if case.is_backward and not contender.has_gradients else ""
 
 
@@ -104,6 +106,7 @@ class Contender(ABC):
     name: str
     takes_texts = False  # whether it computes cases that begin with texts
     has_gradients = False  # whether it computes gradients
+    has_experts = False  # whether it computes experts
 
     def __init__(self, thread_counts: list[int]) -> None:
         self.thread_counts = thread_counts

@@ -11,7 +11,7 @@ import numpy as np
 
 import mha_native
 from mha_native_bench.cases.case import BLOCK, DTYPES, Array, Case
-from mha_native_bench.cases.inputs import Inputs
+from mha_native_bench.cases.inputs import Inputs, make_inputs
 from mha_native_bench.cases.language_model import BASE, EMBEDDINGS, EPS, language_model_state
 from mha_native_bench.cases.oracle import joined
 from mha_native_bench.contenders.contender import Contender, Program, scores_in_order
@@ -21,6 +21,7 @@ class Ours(Contender):
     name = "mha_native"
     takes_texts = True
     has_gradients = True
+    has_experts = True
 
     def description(self) -> str:
         return f"{mha_native.__version__}, {mha_native.active_isa()}; threads by num_threads= of each call"
@@ -54,6 +55,9 @@ class Ours(Contender):
         if case.kind == "decoder":
             return [Program(self.name, threads, decoder(case, inputs, threads))]
         x = inputs.arrays[0]
+        if case.kind == "experts":
+            experts = load_experts(case)
+            return [Program(self.name, threads, lambda: experts(x, num_threads=threads))]
         layer: Any
         formats: dict[str, Any] = {"dtype": case.dtype_name, "weight_dtype": case.weight_dtype}
         if case.kind == "encoder_layer":
@@ -64,6 +68,14 @@ class Ours(Contender):
         if case.kind == "step":
             return [Program(self.name, threads, step(case, layer, x, threads))]
         return [Program(self.name, threads, lambda: layer(*inputs.arrays, **options))]
+
+
+@lru_cache(maxsize=1)
+def load_experts(case: Case) -> mha_native.Experts:
+    """The layer, shared by all numbers of threads."""
+    state = make_inputs(case).state
+    formats: dict[str, Any] = {"dtype": case.dtype_name, "weight_dtype": case.weight_dtype}
+    return mha_native.Experts.from_weights(state, case.used, **formats)
 
 
 def gradients(case: Case, inputs: Inputs, options: dict[str, Any]) -> Callable[[], tuple[Any, ...]]:

@@ -33,6 +33,7 @@ TITLES = {
     "training": "training of encoders",
     "sentences": "sentence models",
     "decoder": "language models",
+    "experts": "experts",
 }
 
 

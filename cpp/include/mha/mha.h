@@ -498,7 +498,14 @@ MHA_API mha_status mha_linear_gradient(const mha_tensor* x, const mha_tensor* we
                                        const mha_linear_gradients* gradients, int num_threads) MHA_NOEXCEPT;
 
 typedef int mha_activation;
-enum { MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH, MHA_ACTIVATION_SILU };
+enum {
+  MHA_ACTIVATION_NONE,
+  MHA_ACTIVATION_RELU,
+  MHA_ACTIVATION_GELU,
+  MHA_ACTIVATION_GELU_TANH,
+  MHA_ACTIVATION_SILU,
+  MHA_ACTIVATION_SWIGLU_OAI /* its factor is 1 + clamp(up, -7, 7), not up */
+};
 /* out = activation(x) * up. up: null for 1; all are of the shape of x. */
 MHA_API mha_status mha_activate(mha_activation activation, const mha_tensor* x, const mha_tensor* up,
                                 const mha_tensor* out, int num_threads) MHA_NOEXCEPT;
@@ -541,6 +548,29 @@ MHA_API mha_weight_format mha_feed_forward_weight_format(const mha_feed_forward*
 MHA_API mha_status mha_feed_forward_copy_weights(const mha_feed_forward* feed_forward,
                                                  const mha_feed_forward_weights* outputs) MHA_NOEXCEPT;
 
+/* A feed-forward network with experts, of which each row goes through a few: Experts. */
+typedef struct mha_experts mha_experts;
+typedef struct mha_experts_config { /* ExpertsConfig */
+  ptrdiff_t experts_per_token;
+  bool is_sigmoid; /* scores are the logistic function of logits, not their softmax */
+  bool normalizes; /* the scores of the chosen are divided by their sum */
+  double scale;    /* multiplies them then */
+} mha_experts_config;
+/* router: [N, E]; feed_forwards: [num_experts], of one E, F, dtype and format; config: not null; shared, shared_gate [1, E] and
+ * correction [N] in f32 may be null. The weights are shared: the handles of the parts may be destroyed. */
+MHA_API mha_status mha_experts_create(const mha_linear* router, const mha_feed_forward* const* feed_forwards,
+                                      ptrdiff_t num_experts, const mha_experts_config* config,
+                                      const mha_feed_forward* shared, const mha_linear* shared_gate,
+                                      const mha_tensor* correction, mha_experts** experts) MHA_NOEXCEPT;
+MHA_API void mha_experts_destroy(mha_experts* experts) MHA_NOEXCEPT; /* may be null */
+/* x and out as for mha_norm_forward() */
+MHA_API mha_status mha_experts_forward(const mha_experts* experts, const mha_tensor* x, const mha_tensor* out,
+                                       int num_threads) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_experts_num_experts(const mha_experts* experts) MHA_NOEXCEPT;
+MHA_API ptrdiff_t mha_experts_embed_dim(const mha_experts* experts) MHA_NOEXCEPT;
+MHA_API mha_dtype mha_experts_dtype(const mha_experts* experts) MHA_NOEXCEPT;
+MHA_API mha_experts_config mha_experts_config_of(const mha_experts* experts) MHA_NOEXCEPT;
+
 /* Where the norm of a sublayer stands: NormPlacement. */
 typedef int mha_norm_placement;
 enum { MHA_NORM_AFTER, MHA_NORM_BEFORE, MHA_NORM_PARALLEL };
@@ -548,11 +578,12 @@ enum { MHA_NORM_AFTER, MHA_NORM_BEFORE, MHA_NORM_PARALLEL };
 typedef struct mha_transformer_layer {
   const mha_layer* self_attention;
   const mha_layer* cross_attention; /* null: the layer reads no memory */
-  const mha_feed_forward* feed_forward;
+  const mha_feed_forward* feed_forward; /* null: there are experts */
   const mha_norm *norm1, *norm2; /* of the sublayers in the order in which they run; each may be null, for none */
   const mha_norm* norm3;         /* of the third one with a cross_attention, else null */
   mha_norm_placement norm_placement;
   const mha_norm *output_norm1, *output_norm2, *output_norm3; /* of the result of each sublayer; each may be null */
+  const mha_experts* experts;                                 /* null: there is a feed_forward */
 } mha_transformer_layer;
 /* Layers one after another, and a last norm if there is one, an encoder or a decoder: TransformerStack. */
 typedef struct mha_transformer mha_transformer;

@@ -15,6 +15,7 @@
 namespace mha {
 
 struct PackedFeedForward;  // of the library itself
+struct PackedExperts;      // likewise
 struct StackOfLayers;      // likewise
 
 /// All of one dtype; WeightFormat::int8 as in BasicMultiHeadAttentionWeights.
@@ -71,6 +72,49 @@ class MHA_API FeedForward {
   std::shared_ptr<const PackedFeedForward> packed_;
 };
 
+/// How each row chooses its experts.
+struct ExpertsConfig {
+  Index experts_per_token = 1;  // k
+  /// Whether the scores of experts are the logistic function of the logits of the router, each by itself; else they are
+  /// their softmax.
+  bool is_sigmoid = false;
+  /// Whether the k scores are divided by their sum.
+  bool normalizes = true;
+  double scale = 1;  // multiplies them then
+};
+
+/// A feed-forward network with experts: the sum of k of them, chosen for each row by a linear map, the router, and
+/// weighted by its scores:
+///
+///   w_1 expert_1(x) + ... + w_k expert_k(x) + sigmoid(shared_gate(x)) shared(x)
+///
+/// The k experts with the largest scores are chosen; of equal ones the first. They are added in rising order. A row has
+/// the same bits in any call. Only the weights of chosen experts are read.
+class MHA_API Experts {
+ public:
+  /// @param router      [N, E], often in WeightFormat::plain
+  /// @param experts     [N], all of one E, F and dtype, in any formats. Their weights are shared, as of all parts
+  /// @param shared      an expert for all rows, of any F; null: none
+  /// @param shared_gate [1, E], with `shared`; null: 1 in place of its logistic function
+  /// @param correction  [N] in f32: added to scores where experts are chosen, not where they are weighted; empty: 0
+  /// @throws std::invalid_argument, DTypeError
+  Experts(const Linear& router, const FeedForward* experts, Index num_experts, const ExpertsConfig& config,
+          const FeedForward* shared = nullptr, const Linear* shared_gate = nullptr, const TensorView& correction = {});
+
+  /// x and out as for FeedForward::forward()
+  void forward(const TensorView& x, const MutableTensorView& out, int num_threads = 0) const;
+
+  Index num_experts() const;  // N
+  Index embed_dim() const;    // E
+  DType dtype() const;
+  const ExpertsConfig& config() const;
+
+  const PackedExperts& packed() const { return *packed_; }
+
+ private:
+  std::shared_ptr<const PackedExperts> packed_;
+};
+
 /// Where the norm of a sublayer stands.
 enum class NormPlacement {
   after,   // norm(x + sublayer(x)), as in "Attention Is All You Need" and BERT
@@ -87,11 +131,12 @@ enum class NormPlacement {
 struct TransformerLayer {
   MultiHeadAttention self_attention;
   std::optional<MultiHeadAttention> cross_attention;  // kdim and vdim are Em; none: the layer reads no memory
-  FeedForward feed_forward;
-  std::optional<Norm> norm1, norm2;  // of the sublayers in the order in which they run
-  std::optional<Norm> norm3;         // of the third one, with a cross_attention
+  std::optional<FeedForward> feed_forward;            // either it or `experts`
+  std::optional<Norm> norm1, norm2;                   // of the sublayers in the order in which they run
+  std::optional<Norm> norm3;                          // of the third one, with a cross_attention
   NormPlacement norm_placement = NormPlacement::after;
   std::optional<Norm> output_norm1 = {}, output_norm2 = {}, output_norm3 = {};  // in the same order
+  std::optional<Experts> experts = {};
 };
 
 /// Optional arguments of a call of a TransformerStack.

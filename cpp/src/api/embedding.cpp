@@ -127,7 +127,7 @@ void sum_rows_of_ids(const void* context, Index task, int) {
   for (Index id = task * kTaskIds; id < last && !cancellation.is_set(); ++id)
     run.sum_rows({run.starts[id + 1] - run.starts[id], run.out.extents[1], run.dout.data, run.dout.strides[0],
                   run.order + run.starts[id],
-                  static_cast<std::byte*>(run.out.data) + id * run.out.strides[0] * size_of(run.out.dtype)});
+                  static_cast<std::byte*>(run.out.data) + id * run.out.strides[0] * size_of(run.out.dtype), nullptr});
 }
 
 }  // namespace

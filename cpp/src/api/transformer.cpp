@@ -22,10 +22,11 @@ const NormWeights* weights_of(const std::optional<Norm>& norm) { return norm ? &
 PackedTransformerLayer packed(const TransformerLayer& layer) {
   return {&layer.self_attention.packed(),
           layer.cross_attention ? &layer.cross_attention->packed() : nullptr,
-          &layer.feed_forward.packed(),
+          layer.feed_forward ? &layer.feed_forward->packed() : nullptr,
           {weights_of(layer.norm1), weights_of(layer.norm2), weights_of(layer.norm3)},
           {weights_of(layer.output_norm1), weights_of(layer.output_norm2), weights_of(layer.output_norm3)},
-          layer.norm_placement};
+          layer.norm_placement,
+          layer.experts ? &layer.experts->packed() : nullptr};
 }
 
 }  // namespace
@@ -112,9 +113,7 @@ void run(const StackOfLayers& stack, const StackArguments& given) {
     Layout layout = rows_layout;
     const SizedTransformerLayerCall sized(of_layer.layer, of_layer.self, of_layer.cross_or_null(), table, threads,
                                           layout);
-    const TransformerLayerCall call(sized, memory, x, a.extras.memory, out);
-    Phase phases[kMostLayerPhases];
-    run_phases(phases, call.phases(phases), threads);
+    TransformerLayerCall(sized, memory, x, a.extras.memory, out).run(threads);
     x = out;
   }
   // Not before now: a call that is cancelled in its last layer has grown no cache.

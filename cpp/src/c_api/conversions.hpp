@@ -87,6 +87,10 @@ struct Behind<mha_feed_forward> {
   using Type = FeedForward;
 };
 template <>
+struct Behind<mha_experts> {
+  using Type = Experts;
+};
+template <>
 struct Behind<mha_transformer> {
   using Type = TransformerStack;
 };

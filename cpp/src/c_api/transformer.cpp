@@ -11,7 +11,8 @@ static_assert(static_cast<int>(Activation::none) == MHA_ACTIVATION_NONE &&
               static_cast<int>(Activation::relu) == MHA_ACTIVATION_RELU &&
               static_cast<int>(Activation::gelu) == MHA_ACTIVATION_GELU &&
               static_cast<int>(Activation::gelu_tanh) == MHA_ACTIVATION_GELU_TANH &&
-              static_cast<int>(Activation::silu) == MHA_ACTIVATION_SILU);
+              static_cast<int>(Activation::silu) == MHA_ACTIVATION_SILU &&
+              static_cast<int>(Activation::swiglu_oai) == MHA_ACTIVATION_SWIGLU_OAI);
 static_assert(static_cast<int>(NormKind::layer) == MHA_NORM_LAYER && static_cast<int>(NormKind::rms) == MHA_NORM_RMS &&
               static_cast<int>(NormKind::rms_unit_offset) == MHA_NORM_RMS_UNIT_OFFSET);
 static_assert(static_cast<int>(Reduction::mean) == MHA_REDUCTION_MEAN &&
@@ -28,7 +29,7 @@ const Linear& linear_layer_of(const mha_linear* layer) { return object(layer, "l
 const FeedForward& feed_forward_of(const mha_feed_forward* layer) { return object(layer, "feed_forward"); }
 
 Activation activation_of(mha_activation activation) {
-  return enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_SILU + 1);
+  return enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_SWIGLU_OAI + 1);
 }
 
 /// FeedForwardWeights, or the outputs of the same names.
@@ -47,14 +48,16 @@ Object<Handle>& part(Handle* handle, Index i, const char* name) {
 TransformerLayer layer_of(const mha_transformer_layer& parts, Index i) {
   return {part(parts.self_attention, i, "self_attention"),
           optional_part(parts.cross_attention),
-          part(parts.feed_forward, i, "feed_forward"),
+          parts.experts == nullptr ? std::optional<FeedForward>(part(parts.feed_forward, i, "feed_forward"))
+                                   : optional_part(parts.feed_forward),
           optional_part(parts.norm1),
           optional_part(parts.norm2),
           optional_part(parts.norm3),
           enumerator<NormPlacement>("norm_placement", "mha_norm_placement", parts.norm_placement, kNormPlacements),
           optional_part(parts.output_norm1),
           optional_part(parts.output_norm2),
-          optional_part(parts.output_norm3)};
+          optional_part(parts.output_norm3),
+          optional_part(parts.experts)};
 }
 
 /// One for each of `count`; none, if there is no array.
@@ -330,6 +333,40 @@ mha_status mha_feed_forward_copy_weights(const mha_feed_forward* feed_forward,
   });
 }
 
+mha_status mha_experts_create(const mha_linear* router, const mha_feed_forward* const* feed_forwards,
+                              ptrdiff_t num_experts, const mha_experts_config* config, const mha_feed_forward* shared,
+                              const mha_linear* shared_gate, const mha_tensor* correction,
+                              mha_experts** experts) noexcept {
+  return guarded(__func__, [&] {
+    std::vector<FeedForward> parts;
+    if (feed_forwards == nullptr && num_experts > 0) refuse_null("feed_forwards");
+    for (Index i = 0; i < num_experts; ++i) parts.push_back(object(feed_forwards[i], "feed_forwards[i]"));
+    const mha_experts_config& c = given(config, "config");
+    const ExpertsConfig chosen{c.experts_per_token, c.is_sigmoid, c.normalizes, c.scale};
+    create(experts, "experts",
+           Experts(object(router, "router"), parts.data(), num_experts, chosen,
+                   shared == nullptr ? nullptr : &object(*shared),
+                   shared_gate == nullptr ? nullptr : &object(*shared_gate), view(correction, "correction")));
+  });
+}
+
+void mha_experts_destroy(mha_experts* experts) noexcept { destroy(experts); }
+
+mha_status mha_experts_forward(const mha_experts* experts, const mha_tensor* x, const mha_tensor* out,
+                               int num_threads) noexcept {
+  return guarded(__func__, [&] { object(experts, "experts").forward(view(x, "x"), view(out, "out"), num_threads); });
+}
+
+ptrdiff_t mha_experts_num_experts(const mha_experts* experts) noexcept { return object(*experts).num_experts(); }
+ptrdiff_t mha_experts_embed_dim(const mha_experts* experts) noexcept { return object(*experts).embed_dim(); }
+mha_dtype mha_experts_dtype(const mha_experts* experts) noexcept {
+  return static_cast<mha_dtype>(object(*experts).dtype());
+}
+mha_experts_config mha_experts_config_of(const mha_experts* experts) noexcept {
+  const ExpertsConfig& c = object(*experts).config();
+  return {c.experts_per_token, c.is_sigmoid, c.normalizes, c.scale};
+}
+
 mha_status mha_transformer_create(const mha_transformer_layer* layers, ptrdiff_t count, const mha_norm* final_norm,
                                   mha_transformer** transformer) noexcept {
   return guarded(__func__, [&] {
@@ -372,14 +409,15 @@ mha_transformer_layer mha_transformer_layer_of(const mha_transformer* transforme
   const TransformerLayer& layer = object(*transformer).layer(i);
   return {handle_of<mha_layer>(layer.self_attention),
           handle_or_null<mha_layer>(layer.cross_attention),
-          handle_of<mha_feed_forward>(layer.feed_forward),
+          handle_or_null<mha_feed_forward>(layer.feed_forward),
           handle_or_null<mha_norm>(layer.norm1),
           handle_or_null<mha_norm>(layer.norm2),
           handle_or_null<mha_norm>(layer.norm3),
           static_cast<mha_norm_placement>(layer.norm_placement),
           handle_or_null<mha_norm>(layer.output_norm1),
           handle_or_null<mha_norm>(layer.output_norm2),
-          handle_or_null<mha_norm>(layer.output_norm3)};
+          handle_or_null<mha_norm>(layer.output_norm3),
+          handle_or_null<mha_experts>(layer.experts)};
 }
 
 mha_dtype mha_transformer_dtype(const mha_transformer* transformer) noexcept {

@@ -1,6 +1,7 @@
 #include "checks/transformer.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "checks/rotary.hpp"
@@ -70,6 +71,53 @@ void validate_linear_rows(const char* f, DType dtype, Index in_features, Index o
   check_output(f, "out", out, {{"x", x}});
 }
 
+void validate_experts(const PackedExperts& experts, const TensorView& correction) {
+  constexpr char f[] = "Experts";
+  const auto wrong = [&](const std::string& rule) { throw std::invalid_argument(std::string(f) + ": " + rule); };
+  const auto check = [&](const std::string& name, Index size, Index expected) {
+    if (size != expected) wrong(name + " must be " + std::to_string(expected) + "; got " + std::to_string(size));
+  };
+  const auto check_dtype = [&](const std::string& name, DType dtype) {
+    if (dtype != experts.dtype())
+      throw DTypeError(std::string(f) + ": dtype of " + name + " must be " + name_of(experts.dtype()) +
+                       ", as of router; got " + name_of(dtype));
+  };
+  const Index count = experts.num_experts(), width = experts.embed_dim(), used = experts.config.experts_per_token;
+  if (count < 1) wrong("there must be at least 1 expert");
+  check("out_features of router", experts.router->segment_columns(), count);
+  if (used < 1 || used > count)
+    wrong("experts_per_token must be from 1 to " + std::to_string(count) + "; got " + std::to_string(used));
+  const double scale = experts.config.scale;
+  if (!(scale > 0) || std::isinf(scale)) wrong("scale must be a finite number above 0; got " + text_of(scale));
+  for (Index i = 0; i < count; ++i) {
+    const PackedFeedForward &first = *experts.experts[0], &one = *experts.experts[static_cast<std::size_t>(i)];
+    const std::string name = "expert " + std::to_string(i);
+    check("embed_dim of " + name, one.up.in_features(), width);
+    check("feedforward_dim of " + name, one.down.in_features(), first.down.in_features());
+    check_dtype(name, one.up.dtype());
+    if (one.up.format() != first.up.format() || one.down.format() != first.down.format())
+      wrong("all experts must have the weight format of the first; " + name + " has another");
+  }
+  if (experts.shared) {
+    check("embed_dim of shared", experts.shared->up.in_features(), width);
+    check_dtype("shared", experts.shared->up.dtype());
+  }
+  if (experts.shared_gate) {
+    if (!experts.shared) wrong("shared_gate must not be given without shared");
+    check("in_features of shared_gate", experts.shared_gate->in_features(), width);
+    check("out_features of shared_gate", experts.shared_gate->segment_columns(), 1);
+    check_dtype("shared_gate", experts.shared_gate->dtype());
+    if (experts.shared_gate->format() != experts.router->format())
+      wrong("shared_gate must have the weight format of router");
+  }
+  if (!correction) return;
+  if (!experts.config.is_sigmoid) wrong("correction must not be given without is_sigmoid");
+  check_dtypes(f, DType::f32, {{"correction", correction}});
+  check_tensor(f, "correction", correction);
+  if (!has_shape(correction, {count}))
+    fail(f, "correction must have one entry for each expert", {{"correction", correction}});
+}
+
 void validate_add_and_normalize(const Norm* norm, const TensorView& x, const TensorView& residual,
                                 const MutableTensorView& sum, const MutableTensorView& out) {
   constexpr char f[] = "add_and_normalize";
@@ -129,8 +177,15 @@ StackSizes validate_layer(const char* f, Index i, const PackedTransformerLayer& 
     if (layer.cross_attention->rotary())
       throw std::invalid_argument(of_layer() + "cross_attention must have no rotary: x has no place in the memory");
   }
-  check("embed_dim of feed_forward", layer.feed_forward->up.in_features(), sizes.embed_dim);
-  check_dtype("dtype of feed_forward", layer.feed_forward->up.dtype(), sizes.dtype);
+  if (bool(layer.feed_forward) == bool(layer.experts))
+    throw std::invalid_argument(of_layer() + "there must be either a feed_forward or experts");
+  if (layer.experts) {
+    check("embed_dim of experts", layer.experts->embed_dim(), sizes.embed_dim);
+    check_dtype("dtype of experts", layer.experts->dtype(), sizes.dtype);
+  } else {
+    check("embed_dim of feed_forward", layer.feed_forward->up.in_features(), sizes.embed_dim);
+    check_dtype("dtype of feed_forward", layer.feed_forward->up.dtype(), sizes.dtype);
+  }
   for (int n = 0; n < kMostSublayers; ++n)
     for (const auto& [kind, norm] :
          {std::pair{"norm", layer.norms[n]}, std::pair{"output_norm", layer.output_norms[n]}}) {

@@ -13,6 +13,9 @@ void validate_rows(const char* function, DType dtype, Index features, const Tens
 void validate_linear_rows(const char* function, DType dtype, Index in_features, Index out_features, const TensorView& x,
                           const MutableTensorView& out);
 
+/// The parts of experts fit each other.
+void validate_experts(const PackedExperts& experts, const TensorView& correction);
+
 /// A call of add_and_normalize.
 void validate_add_and_normalize(const Norm* norm, const TensorView& x, const TensorView& residual,
                                 const MutableTensorView& sum, const MutableTensorView& out);

@@ -9,7 +9,7 @@ double TransformerLayerCall::work(const PackedTransformerLayer& layer, const Lay
   const double rows = double(self.query.extents[0]) * double(self.query.extents[1]);
   double work = AttentionCall::work(*layer.self_attention, self) + layer.self_attention->out.work(rows);
   if (cross) work += AttentionCall::work(*layer.cross_attention, *cross) + layer.cross_attention->out.work(rows);
-  return work + layer.feed_forward->work(rows);
+  return work + layer.feed_forward_work(rows);
 }
 
 SizedTransformerLayerCall::SizedTransformerLayerCall(const PackedTransformerLayer& layer, const LayerArguments& self,
@@ -23,18 +23,24 @@ SizedTransformerLayerCall::SizedTransformerLayerCall(const PackedTransformerLaye
       self_(*layer.self_attention, self, table, threads, layout),
       before_(row_steps(table, threads)),
       between_(row_steps(table, threads)),
-      after_(row_steps(table, threads)) {
+      after_(row_steps(table, threads)),
+      last_(row_steps(table, threads)) {
   if (cross) cross_.emplace(*layer.cross_attention, *cross, table, threads, layout);
   const double row_bytes = double(embed_dim_) * size_of(dtype_);
   const double bytes = double(batch_) * double(length_) * row_bytes;
   normed_at_ = layout.take(layer.has_norm_before() ? bytes : 0);
   between_at_ = layout.take(cross ? bytes : 0);
-  joined_ = after_.buffer(embed_dim_, layout);
-  hidden_ = after_.buffer(layer.feed_forward->up.segment_columns(), layout);
+  joined_at_ = layout.take(layer.experts ? bytes : 0);
+  if (layer.experts) {
+    experts_.emplace(*layer.experts, table, batch_ * length_, layout);
+  } else {
+    joined_ = after_.buffer(embed_dim_, layout);
+    hidden_ = after_.buffer(layer.feed_forward->up.segment_columns(), layout);
+    after_.reserve_for(*layer.feed_forward);
+  }
   if (cross) between_.reserve_for(layer.self_attention->out);
   const PackedLinear& last_out = cross ? layer.cross_attention->out : layer.self_attention->out;
   after_.reserve_for(last_out);
-  after_.reserve_for(*layer.feed_forward);
 }
 
 SizedRowSteps SizedTransformerLayerCall::row_steps(const KernelTable& table, int threads) const {
@@ -43,7 +49,8 @@ SizedRowSteps SizedTransformerLayerCall::row_steps(const KernelTable& table, int
 
 std::size_t SizedTransformerLayerCall::scratch_bytes() const {
   const std::size_t attention = std::max(self_.scratch_bytes(), cross_ ? cross_->scratch_bytes() : 0);
-  return std::max({attention, between_.scratch_bytes(), after_.scratch_bytes()});
+  const std::size_t experts = experts_ ? experts_->scratch_bytes() : 0;
+  return std::max({attention, between_.scratch_bytes(), after_.scratch_bytes(), experts});
 }
 
 TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& sized, const CallMemory& memory,
@@ -53,6 +60,7 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
       before_(sized.before_, memory),
       between_(sized.between_, memory),
       after_(sized.after_, memory),
+      last_(sized.last_, memory),
       self_(sized.self_, memory, input(0, x), input(0, x), input(0, x)) {
   const PackedTransformerLayer& layer = sized.layer_;
   if (const NormWeights* norm = layer.norm_before(0)) before_.normalize(norm, rows_of(x), {}, {}, rows_of(normed_));
@@ -71,12 +79,18 @@ TransformerLayerCall::TransformerLayerCall(const SizedTransformerLayerCall& size
     last_out = &layer.cross_attention->out;
   }
 
-  const Rows joined = sized.joined_, hidden = sized.hidden_, result = rows_of(out);
+  const Rows result = rows_of(out);
+  const Rows joined = sized.experts_ ? rows_of(sized.matrix_at(memory.data() + sized.joined_at_)) : sized.joined_;
   after_.project(*last_out, Activation::none, rows_of(last_attention->heads()), joined);
   join(after_, sublayer++, joined, residual);
-  after_.feed_forward(*layer.feed_forward, input_of_feed_forward(sublayer, residual, joined), hidden, result);
-  join(after_, sublayer, result, joined);
-  if (layer.final_norm) after_.normalize(layer.final_norm, result, {}, {}, result);
+  const Rows given = input_of_feed_forward(sublayer, residual, joined);
+  RowSteps& steps = sized.experts_ ? last_ : after_;
+  if (sized.experts_)
+    experts_.emplace(*sized.experts_, memory, given, result);
+  else
+    steps.feed_forward(*layer.feed_forward, given, sized.hidden_, result);
+  join(steps, sublayer, result, joined);
+  if (layer.final_norm) steps.normalize(layer.final_norm, result, {}, {}, result);
 }
 
 /// The rows that the feed-forward reads: with `joined`, the stream after the sublayers before it.
@@ -100,7 +114,21 @@ void TransformerLayerCall::join(RowSteps& steps, int sublayer, const Rows& resul
   steps.normalize(next, result, residual, result, next ? rows_of(normed_) : Rows());
 }
 
-int TransformerLayerCall::phases(Phase* phases) const {
+void TransformerLayerCall::run(int threads) {
+  Phase phases[kMostLayerPhases];
+  int count = first_phases(phases);
+  for (Index part = 0; sized_.experts_ && part < sized_.experts_->parts(); ++part) {
+    if (part > 0) {  // its phases replace those of the part before
+      run_phases(phases, count, threads);
+      count = 0;
+    }
+    count += experts_->phases(part, phases + count);
+  }
+  count += last_.phases(phases + count);
+  run_phases(phases, count, threads);
+}
+
+int TransformerLayerCall::first_phases(Phase* phases) const {
   int count = before_.phases(phases);
   count += self_.phases(phases + count);
   count += between_.phases(phases + count);

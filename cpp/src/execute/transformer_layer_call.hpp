@@ -4,13 +4,15 @@
 #include <optional>
 
 #include "execute/attention_call.hpp"
+#include "execute/experts_call.hpp"
 #include "execute/row_steps.hpp"
 #include "weights/packed_transformer_layer.hpp"
 
 namespace mha {
 
-/// Most phases that a TransformerLayerCall has: norm, two attentions, and the steps after each of them.
-constexpr int kMostLayerPhases = 1 + 2 * kMostAttentionPhases + 2 * RowSteps::kMostSteps;
+/// Most phases that a TransformerLayerCall has at a time: norm, two attentions, the steps after each of them, a part of
+/// the experts, and the steps after those.
+constexpr int kMostLayerPhases = 1 + 2 * kMostAttentionPhases + 3 * RowSteps::kMostSteps + ExpertsCall::kMostPhases;
 
 /// The sizes of one call, before there is memory.
 class SizedTransformerLayerCall {
@@ -33,16 +35,18 @@ class SizedTransformerLayerCall {
   const DType dtype_;
   SizedAttentionCall self_;
   std::optional<SizedAttentionCall> cross_;
-  SizedRowSteps before_, between_, after_;
-  Rows joined_, hidden_;                        // buffers of after_
-  std::size_t normed_at_ = 0, between_at_ = 0;  // [B, T, E] each, in memory
+  SizedRowSteps before_, between_, after_, last_;
+  std::optional<SizedExpertsCall> experts_;
+  Rows joined_, hidden_;                                        // buffers of after_
+  std::size_t normed_at_ = 0, between_at_ = 0, joined_at_ = 0;  // [B, T, E] each, in memory
 };
 
 /// The call, over memory.
 ///
 /// Rows go through three lists of steps: the steps before attention (a norm, if any), the steps between
 /// self- and cross-attention, and everything from the last projection out of attention to the end of the layer.
-/// The residual stream passes through memory once for each of them.
+/// The residual stream passes through memory once for each of them. Experts, which do not take rows one by one, end
+/// the third list; then there is a fourth after them.
 class TransformerLayerCall {
  public:
   /// Multiply-adds, about.
@@ -57,10 +61,12 @@ class TransformerLayerCall {
   TransformerLayerCall(const SizedTransformerLayerCall&& temporary, const CallMemory& memory, const TensorView& x,
                        const TensorView& context, const MutableTensorView& out) = delete;
 
-  /// Returns how many it has written.
-  int phases(Phase* phases) const;
+  /// Runs the call.
+  void run(int threads);
 
  private:
+  int first_phases(Phase* phases) const;
+
   /// The input of a sublayer: the residual stream, or its norm if the sublayer has one before it.
   const TensorView& input(int sublayer, const TensorView& stream) const {
     return sized_.layer_.norm_before(sublayer) ? normed_ : stream;
@@ -70,7 +76,8 @@ class TransformerLayerCall {
 
   const SizedTransformerLayerCall& sized_;
   const TensorView normed_;  // [B, T, E]; used if a norm comes before a sublayer
-  RowSteps before_, between_, after_;
+  RowSteps before_, between_, after_, last_;
+  std::optional<ExpertsCall> experts_;
   AttentionCall self_;
   std::optional<AttentionCall> cross_;
 };

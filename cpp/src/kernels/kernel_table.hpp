@@ -266,13 +266,15 @@ struct ActivationRun {
   void *out, *dup;
 };
 
-/// Rows to add up: out[c] = rows[chosen[0]][c] + rows[chosen[1]][c] + ..., 0 without rows.
+/// Rows to add up: out[c] = factors[0] * rows[chosen[0]][c] + factors[1] * rows[chosen[1]][c] + ..., 0 without rows. With
+/// factors products are added by multiply-add.
 struct RowSelection {
   Index count, columns;
   const void* rows;
   Index row;                   // elements between rows
   const std::int64_t* chosen;  // [count]
   void* out;                   // [columns]
+  const void* factors;         // [count], of the accumulator's type; null: 1
 };
 
 /// One step of AdamW over `count` elements that lie next to each other. The gradient has the element type of the kernel,

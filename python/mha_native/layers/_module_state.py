@@ -172,10 +172,13 @@ class ModuleState:
         function = f"{type(self).__name__}.load_state_dict"
         if not isinstance(state, Mapping):
             raise TypeError(f"{function}: state must be a mapping of names to arrays; got {name_of_type(state)}")
-        leaves, shapes = self._leaves(), {}
-        for prefix, leaf in leaves.items():
-            names = {str(name).removeprefix(prefix) for name in state if str(name).startswith(prefix)}
-            shapes[prefix] = leaf._state_shapes(names)
+        leaves = self._leaves()
+        names: dict[str, set[str]] = {prefix: set() for prefix in leaves}
+        for name in map(str, state):  # a stack with experts has thousands of leaves
+            for end in (0, *(i + 1 for i, letter in enumerate(name) if letter == ".")):
+                if name[:end] in names:
+                    names[name[:end]].add(name[end:])
+        shapes = {prefix: leaf._state_shapes(names[prefix]) for prefix, leaf in leaves.items()}
         expected = {prefix + name: shape for prefix, of_leaf in shapes.items() for name, shape in of_leaf.items()}
         arrays = checked_arrays(function, expected, dtype, state)
         return {prefix: {name: arrays[prefix + name] for name in of_leaf} for prefix, of_leaf in shapes.items()}

@@ -13,7 +13,7 @@ from .. import _core
 from ..functions.arrays import Tensor, like, to_numpy
 from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
 from ._constructor_arguments import Seed, check_room, checked_generator, initial_weights
-from ._module_state import Leaf, LinearWeights, linear_state, linear_weights
+from ._module_state import Leaf, LinearWeights, ModuleState, linear_state, linear_weights
 from ._tape import Tape, record
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ class LinearMap(NamedTuple):
     bias: bool
 
 
-class RowLayer(Leaf):
-    """A layer that maps each row by itself."""
+class RowModule(ModuleState):
+    """A module that maps each row by itself, with an object of the core that has ``forward``."""
+
+    _core: Any
 
     def __call__(self, x: Tensor, *, out: Tensor | None = None, num_threads: int | None = None) -> Tensor:
         """Apply the layer to each row of `x`.
@@ -80,6 +82,10 @@ class RowLayer(Leaf):
         tape : Tape
         """
         return record(self, {"x": x}, {}, recompute, wrt, num_threads)
+
+
+class RowLayer(RowModule, Leaf):
+    """A layer that maps each row by itself."""
 
 
 class LayerOfMaps(RowLayer):

@@ -11,22 +11,22 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from .. import _core
+Composed = TypeVar("Composed")
 
 _lock = threading.RLock()  # held during changes of weights or parts, and while weights of several modules are read
-_stacks: WeakKeyDictionary[Any, _core.TransformerStack] = WeakKeyDictionary()
+_composed: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
-def composed(module: Any, compose: Callable[[], _core.TransformerStack]) -> _core.TransformerStack:
-    """Return the stack of `module`, which `compose` makes of its parts if there is none."""
-    stack = _stacks.get(module)
-    if stack is None:
+def composed(module: Any, compose: Callable[[], Composed]) -> Composed:
+    """Return the object of the core of `module`, which `compose` makes of its parts if there is none."""
+    found: Composed | None = _composed.get(module)
+    if found is None:
         with _lock:
-            stack = _stacks[module] = compose()
-    return stack
+            found = _composed[module] = compose()
+    return found
 
 
 @contextmanager
@@ -46,8 +46,8 @@ def no_change() -> Iterator[None]:
 
 
 def _forget() -> None:
-    global _stacks
-    _stacks = WeakKeyDictionary()
+    global _composed
+    _composed = WeakKeyDictionary()
 
 
 def _renew_lock() -> None:

@@ -13,6 +13,7 @@ from ..functions.runtime import threads_of_call
 from ..functions.token_cache import TokenCache
 from ._layer_call import DecoderOptions
 from ._module_state import snapshots
+from .experts import Experts
 from .feed_forward import FeedForward
 from .multi_head_attention import MultiHeadAttention
 from .norm import Norm
@@ -43,7 +44,7 @@ class DecoderLayer(TransformerLayer):
     ----------
     self_attn, cross_attn : MultiHeadAttention
         In state dicts ``cross_attn`` is ``multihead_attn``, as in torch.
-    feed_forward : FeedForward
+    feed_forward : FeedForward or Experts
     norm1, norm2, norm3 : LayerNorm or RMSNorm
     output_norm1, output_norm2, output_norm3 : LayerNorm or RMSNorm, or None
         As for `EncoderLayer`.
@@ -73,7 +74,7 @@ class DecoderLayer(TransformerLayer):
         cls,
         self_attn: MultiHeadAttention,
         cross_attn: MultiHeadAttention,
-        feed_forward: FeedForward,
+        feed_forward: FeedForward | Experts,
         norm1: Norm | None = None,
         norm2: Norm | None = None,
         norm3: Norm | None = None,
@@ -90,7 +91,7 @@ class DecoderLayer(TransformerLayer):
         self_attn, cross_attn : MultiHeadAttention
             Attention to the tokens and to the memory. All features are E, but those of the key and value of
             `cross_attn`, which are Em.
-        feed_forward : FeedForward
+        feed_forward : FeedForward or Experts
         norm1, norm2, norm3 : LayerNorm or RMSNorm, optional
             Before each part with `norm_first`, else after its addition. Default: no norm.
         output_norm1, output_norm2, output_norm3 : LayerNorm or RMSNorm, optional

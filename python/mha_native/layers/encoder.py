@@ -9,6 +9,7 @@ from ..functions.arrays import Tensor
 from ..functions.token_cache import TokenCache
 from ._constructor_arguments import LayerArguments
 from ._layer_call import LayerOptions
+from .experts import Experts
 from .feed_forward import FeedForward
 from .multi_head_attention import MultiHeadAttention
 from .norm import Norm
@@ -35,7 +36,7 @@ class EncoderLayer(TransformerLayer):
         F, the features in the middle of the feed-forward.
     **arguments
         The keyword arguments that follow; encoders and decoders have the same ones.
-    activation : {"relu", "gelu", "gelu_tanh", "silu"}, default "relu"
+    activation : {"relu", "gelu", "gelu_tanh", "silu", "swiglu_oai"}, default "relu"
         The activation of the `FeedForward`.
     gated : bool, default False
         Whether the `FeedForward` has a gate.
@@ -64,7 +65,7 @@ class EncoderLayer(TransformerLayer):
     Attributes
     ----------
     self_attn : MultiHeadAttention
-    feed_forward : FeedForward
+    feed_forward : FeedForward or Experts
     norm1, norm2 : LayerNorm or RMSNorm
         Set one to None to leave that norm out.
     output_norm1, output_norm2 : LayerNorm or RMSNorm, or None
@@ -155,7 +156,7 @@ class EncoderLayer(TransformerLayer):
     def from_parts(
         cls,
         self_attn: MultiHeadAttention,
-        feed_forward: FeedForward,
+        feed_forward: FeedForward | Experts,
         norm1: Norm | None = None,
         norm2: Norm | None = None,
         *,
@@ -170,7 +171,7 @@ class EncoderLayer(TransformerLayer):
         ----------
         self_attn : MultiHeadAttention
             Its features are E; key, value and result have as many.
-        feed_forward : FeedForward
+        feed_forward : FeedForward or Experts
         norm1, norm2 : LayerNorm or RMSNorm, optional
             Before each part with `norm_first`, else after its addition. Default: no norm.
         output_norm1, output_norm2 : LayerNorm or RMSNorm, optional

@@ -20,6 +20,7 @@ from ._norms_of_layers import NORMS, OUTPUT_NORMS, arguments_of_norms, cores_of_
 from ._snapshots import composed
 from ._tape import Backward, Recording, Tape, add_gradients, no_gradients, record, recorded
 from ._torch_modules import checked_module
+from .experts import Experts
 from .feed_forward import FeedForward
 from .layer_norm import LayerNorm
 from .multi_head_attention import MultiHeadAttention
@@ -246,7 +247,7 @@ class TransformerLayer(Recorded):
         function: str,
         self_attn: MultiHeadAttention,
         cross_attn: MultiHeadAttention | None,
-        feed_forward: FeedForward,
+        feed_forward: FeedForward | Experts,
         norms: Mapping[str, Norm | None],
         norm_first: bool,
     ) -> Self:
@@ -254,7 +255,7 @@ class TransformerLayer(Recorded):
         attentions = {"self_attn": self_attn} | ({"cross_attn": cross_attn} if cls._reads_memory else {})
         for name, part in attentions.items():
             check_part(function, name, part, MultiHeadAttention)
-        check_part(function, "feed_forward", feed_forward, FeedForward)
+        check_part(function, "feed_forward", feed_forward, FeedForward, Experts)
         given = {place: norm for place, norm in norms.items() if norm is not None}
         for place, norm in given.items():
             check_part(function, place, norm, Norm)
@@ -269,7 +270,7 @@ class TransformerLayer(Recorded):
         self,
         self_attn: MultiHeadAttention,
         cross_attn: MultiHeadAttention | None,
-        feed_forward: FeedForward,
+        feed_forward: FeedForward | Experts,
         norms: Mapping[str, Norm],
         norm_first: bool,
     ) -> None:
@@ -296,9 +297,11 @@ class TransformerLayer(Recorded):
     def _configuration(self) -> dict[str, Any]:
         attention, hidden = self.self_attn, self.feed_forward
         sizes = {"embed_dim": attention.embed_dim, "num_heads": attention.num_heads}
-        sizes |= {"feedforward_dim": hidden.feedforward_dim}
-        kinds = {"activation": hidden.activation, "gated": hidden.gated, "norm_first": self.norm_first}
-        kinds |= arguments_of_norms(self) | ({"parallel": True} if self.parallel else {})
+        kinds: dict[str, Any] = {"experts": hidden}
+        if isinstance(hidden, FeedForward):
+            kinds = {"feedforward_dim": hidden.feedforward_dim, "activation": hidden.activation, "gated": hidden.gated}
+        kinds |= {"norm_first": self.norm_first} | arguments_of_norms(self)
+        kinds |= {"parallel": True} if self.parallel else {}
         heads = {"num_kv_heads": attention.num_kv_heads, "head_dim": attention.head_dim}
         memory = {} if self.cross_attn is None else {"memory_dim": self.cross_attn.kdim}
         return {**sizes, **kinds, **heads, "bias": attention.bias, **attention._steps.configuration(), **memory}
@@ -554,10 +557,10 @@ class TransformerStack(Recorded):
         return composed(self, lambda: stack_of(type(self).__name__, self.layers, self.norm))
 
 
-def check_part(function: str, name: str, part: object, kind: type) -> None:
-    """TypeError unless `part`, an argument called `name`, is a `kind`."""
-    if not isinstance(part, kind):
-        known = "LayerNorm or RMSNorm" if kind is Norm else kind.__name__
+def check_part(function: str, name: str, part: object, *kinds: type) -> None:
+    """TypeError unless `part`, an argument called `name`, is one of `kinds`."""
+    if not isinstance(part, kinds):
+        known = " or ".join("LayerNorm or RMSNorm" if kind is Norm else kind.__name__ for kind in kinds)
         raise TypeError(f"{function}: {name} must be of class {known}; got {name_of_type(part)}")
 
 

@@ -17,7 +17,17 @@ from .attention import (
 from .dropout import dropout_factors
 from .gradients import activation_gradient, cross_entropy, embedding_gradient, layer_norm_gradient, rms_norm_gradient
 from .norms import layer_norm, rms_norm
-from .transformer import activate, decoder, decoder_layer, encoder, encoder_layer, feed_forward, linear, linear_gradient
+from .transformer import (
+    activate,
+    decoder,
+    decoder_layer,
+    encoder,
+    encoder_layer,
+    experts,
+    feed_forward,
+    linear,
+    linear_gradient,
+)
 
 __all__ = [
     "activate",
@@ -32,6 +42,7 @@ __all__ = [
     "embedding_gradient",
     "encoder",
     "encoder_layer",
+    "experts",
     "feed_forward",
     "layer_norm",
     "layer_norm_gradient",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._errors import named
-from .transformer import activate
+from .transformer import activate, gated_factor, logistic
 
 Array = NDArray[np.float64]
 
@@ -63,12 +63,18 @@ def activation_gradient(
             slope = rising * (1 + x * math.sqrt(8 / math.pi) * (1 + 3 * 0.044715 * x**2) * falling)
         elif activation == "silu":
             slope = rising * (1 + x * falling)
+        elif activation == "swiglu_oai":
+            rising, falling = logistic(1.702 * x), logistic(-1.702 * x)
+            slope = np.where(x > 7, 0, rising * (1 + 1.702 * x * falling))
         else:
-            raise ValueError(f"activation must be 'relu', 'gelu', 'gelu_tanh' or 'silu'; got {activation!r}")
-        slope = np.where(np.isinf(x), x > 0, slope)
+            known = "'relu', 'gelu', 'gelu_tanh', 'silu' or 'swiglu_oai'"
+            raise ValueError(f"activation must be {known}; got {activation!r}")
+        slope = np.where(np.isinf(x), (x > 0) & (activation != "swiglu_oai"), slope)
     if up is None:
         return {"x": do * slope}
-    return {"x": do * np.asarray(up, np.float64) * slope, "up": do * activate(x, activation)}
+    factor = np.asarray(up, np.float64)
+    reached = np.abs(factor) <= 7 if activation == "swiglu_oai" else 1
+    return {"x": do * gated_factor(factor, activation) * slope, "up": do * activate(x, activation) * reached}
 
 
 @named

@@ -37,10 +37,21 @@ def linear_gradient(x: ArrayLike, weight: ArrayLike, dout: ArrayLike) -> dict[st
     return {"x": d @ np.asarray(weight, np.float64), "weight": of_rows.T @ rows, "bias": of_rows.sum(0)}
 
 
+def logistic(x: Array) -> Array:
+    """``1 / (1 + exp(-x))``."""
+    result: Array = np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x)))
+    return result
+
+
+def gated_factor(up: Array, activation: str) -> Array:
+    """The factor of a gated activation: `up`, or for "swiglu_oai" ``1 + clip(up, -7, 7)``."""
+    return 1 + np.clip(up, -7, 7) if activation == "swiglu_oai" else up
+
+
 @named
 def activate(x: ArrayLike, name: str) -> Array:
-    """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, its approximation by tanh, or
-    ``x / (1 + exp(-x))``.
+    """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, its approximation by tanh,
+    ``x / (1 + exp(-x))``, or ``m / (1 + exp(-1.702 m))`` with ``m = min(x, 7)``.
 
     All are 0 in the limit of minus infinity.
     """
@@ -49,7 +60,8 @@ def activate(x: ArrayLike, name: str) -> Array:
         "relu": lambda: np.maximum(x, 0),
         "gelu": lambda: x / 2 * np.vectorize(math.erfc, otypes=[np.float64])(-x / math.sqrt(2)),
         "gelu_tanh": lambda: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-        "silu": lambda: x * np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x))),
+        "silu": lambda: x * logistic(x),
+        "swiglu_oai": lambda: np.minimum(x, 7) * logistic(1.702 * np.minimum(x, 7)),
     }
     with np.errstate(invalid="ignore", over="ignore"):
         return np.where(x == -np.inf, 0, functions[name]())
@@ -61,10 +73,45 @@ def feed_forward(x: ArrayLike, state: State, *, activation: str = "relu") -> Arr
     ``(activation(x W_g^T + b_g) * (x W_1^T + b_1)) W_2^T + b_2``."""
     hidden = _linear(x, state, "linear1")
     if "gate.weight" in state:
-        hidden = activate(_linear(x, state, "gate"), activation) * hidden
+        hidden = activate(_linear(x, state, "gate"), activation) * gated_factor(hidden, activation)
     else:
         hidden = activate(hidden, activation)
     return _linear(hidden, state, "linear2")
+
+
+@named
+def experts(
+    x: ArrayLike,
+    state: State,
+    experts_per_token: int,
+    *,
+    activation: str = "silu",
+    scores: str = "softmax",
+    normalize: bool = True,
+    scale: float = 1.0,
+) -> Array:
+    """The sum of the experts with the largest scores, weighted by their scores, and of the shared expert: [..., E].
+
+    Scores are the softmax or the logistic function of the logits of the router. With `normalize` the chosen scores are
+    divided by their sum.
+    """
+    x = np.asarray(x, np.float64)
+    logits = _linear(x, state, "router")
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    values = powers / powers.sum(-1, keepdims=True) if scores == "softmax" else logistic(logits)
+    order = np.argsort(-(values + np.asarray(state.get("correction", 0), np.float64)), axis=-1, kind="stable")
+    chosen = order[..., :experts_per_token]
+    weights = np.take_along_axis(values, chosen, -1)
+    if normalize:
+        weights = weights / weights.sum(-1, keepdims=True)
+    total = np.zeros_like(x)
+    for expert in range(logits.shape[-1]):
+        weight = (weights * (chosen == expert)).sum(-1, keepdims=True) * scale
+        total += weight * feed_forward(x, _part(state, f"experts.{expert}."), activation=activation)
+    if "shared.linear1.weight" in state:
+        gate = logistic(_linear(x, state, "shared_gate")) if "shared_gate.weight" in state else 1.0
+        total += gate * feed_forward(x, _part(state, "shared."), activation=activation)
+    return total
 
 
 @named
@@ -75,13 +122,16 @@ def encoder_layer(
     *,
     num_kv_heads: int | None = None,
     activation: str = "relu",
+    experts_per_token: int | None = None,
     norm_first: bool = False,
     parallel: bool = False,
     norm: str = "layer",
     eps: float | None = None,
     **options: Any,
 ) -> Array:
-    """Self-attention and feed-forward, each added to its input: [B, T, E]. With `parallel` both read ``x``.
+    """Self-attention and feed-forward, or with `experts_per_token` `experts`, each added to its input: [B, T, E].
+
+    With `parallel` both read ``x``.
 
     `norm` is "layer", "rms" or "rms_unit_offset": `layer_norm`, or `rms_norm` without or with a unit offset. `eps` is
     by default the default of these functions. A norm is skipped if `state` has no weight for it. `options` are options
@@ -92,7 +142,10 @@ def encoder_layer(
         weights = _part(state, "self_attn.")
         return multi_head_attention(y, y, y, weights, num_heads, num_kv_heads=num_kv_heads, **options)
 
-    blocks: list[Block] = [attend, partial(feed_forward, state=state, activation=activation)]
+    last = partial(feed_forward, state=state, activation=activation)
+    if experts_per_token is not None:
+        last = partial(experts, state=state, experts_per_token=experts_per_token, activation=activation)
+    blocks: list[Block] = [attend, last]
     return (_in_parallel if parallel else _around)(x, blocks, state, norm_first, norm, eps)
 
 

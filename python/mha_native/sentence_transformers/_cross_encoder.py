@@ -146,6 +146,8 @@ class CrossEncoder(ReadsTexts, Model):
                 self.max_seq_length = most_tokens
 
     def _reader(self) -> tuple[Any, bool]:
+        if isinstance(self._classifier, TokenRanker):
+            raise ValueError("CrossEncoder: this model writes a pair into its chat template, and has no tokens of texts")
         return self._classifier.tokenizer, True
 
     def predict(

@@ -77,7 +77,7 @@ from mha_native import (
 )
 from mha_native import reference as oracle
 
-STEEPEST = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
+STEEPEST = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1, "swiglu_oai": 1.1}
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,9 @@ def feed_forward(layer: FeedForward, x: Near) -> Near:
         off = STEEPEST[layer.activation] * gate.bound + 4 * _eps(dtype) * np.abs(gate.out)
         active = Near(oracle.activate(gate.out, layer.activation), off)
         if layer.gated:
+            if layer.activation == "swiglu_oai":
+                factor = 1 + np.clip(h.out, -7, 7)
+                h = Near(factor, h.bound + _eps(dtype) * np.abs(factor))
             out = active.out * h.out
             parts = np.abs(active.out) * h.bound + (np.abs(h.out) + h.bound) * active.bound
             active = Near(out, parts + _eps(dtype) / 2 * np.abs(out))

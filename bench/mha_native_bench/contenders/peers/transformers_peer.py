@@ -16,6 +16,7 @@ from mha_native_bench.contenders.contender import CannotCompute, Contender, Prog
 from mha_native_bench.contenders.peers.text_batches import Batches, forms, in_order
 from mha_native_bench.contenders.peers.torch_peer import array_of, turn
 from mha_native_bench.contenders.peers.transformers_decoder import decoder_programs
+from mha_native_bench.contenders.peers.transformers_experts import experts_programs
 
 transformers.logging.set_verbosity_error()  # else it lists the weights that it does not load
 transformers.logging.disable_progress_bar()
@@ -23,6 +24,7 @@ transformers.logging.disable_progress_bar()
 
 class Transformers(Contender):
     name = "transformers"
+    has_experts = True
 
     def description(self) -> str:
         return f"{transformers.__version__} on torch {torch.__version__}; sdpa; threads and mode as torch"
@@ -30,6 +32,8 @@ class Transformers(Contender):
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if case.kind == "decoder":
             return decoder_programs(self.name, case, inputs, threads)
+        if case.kind == "experts":
+            return experts_programs(self.name, case, inputs, threads)
         if case.kind != "sentences":
             raise CannotCompute("models only")
         if case.weights:  # dynamic quantization gives all rows of a batch one scale

@@ -68,7 +68,8 @@ __attribute__((noinline)) void project_staged(const ProjectionTile& tile, void* 
       MHA_UNROLL
       for (Index c = 0; c < kGroup; c += L) {
         Packet<T> result = pload<Packet<T>>(results + from + c);
-        if (tile.gate_panel) result = pmul(result, pload<Packet<T>>(factors + from + c));
+        if (tile.gate_panel)
+          result = pmul(result, gated_factor<T>(tile.activation, pload<Packet<T>>(factors + from + c)));
         store_packet((is_whole ? to : rounded) + c, result);
       }
       for (Index c = 0; !is_whole && c < columns; ++c) to[c * tile.out_step] = rounded[c];

@@ -1,4 +1,4 @@
-// Activations: relu, GELU in its exact form and by tanh, and SiLU.
+// Activations: relu, GELU in its exact form and by tanh, SiLU, and the clamped SwiGLU of gpt-oss.
 //
 // All but relu are x F(x), where F rises from 0 to 1 and F(-x) = 1 - F(x). They are computed from the upper tail
 // 1 - F(|x|) alone:
@@ -78,6 +78,31 @@ MHA_INLINE Packet<T> logistic_tail(const Packet<T>& a) {
   return pdiv(e, padd(e, pset1<P>(T(1))));
 }
 
+/// The constants of Activation::swiglu_oai: the slope in its exponent, and the limit of its arguments.
+constexpr double kSwigluSlope = 1.702, kSwigluLimit = 7;
+
+/// 1 - 1 / (1 + exp(-1.702 a)).
+template <class T>
+MHA_INLINE Packet<T> swiglu_tail(const Packet<T>& a) {
+  return logistic_tail<T>(pmul(a, pset1<Packet<T>>(T(kSwigluSlope))));
+}
+
+/// x, but no more than the limit. NaN stays NaN.
+template <class T>
+MHA_INLINE Packet<T> swiglu_argument(const Packet<T>& x) {
+  const Packet<T> limit = pset1<Packet<T>>(T(kSwigluLimit));
+  return pselect(pcmp_lt(limit, x), limit, x);
+}
+
+/// The factor of a gated activation. NaN stays NaN.
+template <class T>
+MHA_INLINE Packet<T> gated_factor(Activation activation, const Packet<T>& up) {
+  using P = Packet<T>;
+  if (activation != Activation::swiglu_oai) return up;
+  const P least = pset1<P>(T(-kSwigluLimit)), clamped = swiglu_argument<T>(pselect(pcmp_lt(up, least), least, up));
+  return padd(clamped, pset1<P>(T(1)));
+}
+
 /// |x| is limited to `limit`, where the tail is 0, in f64 too: infinity times 0 would be NaN. The effect of
 /// the limit on a NaN does not matter, since relu keeps NaN.
 template <class T, class Tail>
@@ -120,6 +145,11 @@ __attribute__((noinline)) void activate(Activation activation, T* const* columns
     case Activation::silu:
       return replace([](const P& x) MHA_INLINE_LAMBDA {
         return activate_by_tail<T>(x, 1000, [](const P& a) MHA_INLINE_LAMBDA { return logistic_tail<T>(a); });
+      });
+    case Activation::swiglu_oai:
+      return replace([](const P& x) MHA_INLINE_LAMBDA {
+        return activate_by_tail<T>(swiglu_argument<T>(x), 1000,
+                                   [](const P& a) MHA_INLINE_LAMBDA { return swiglu_tail<T>(a); });
       });
   }
 }

@@ -52,6 +52,13 @@ MHA_INLINE Tail<T> logistic_tails(const Packet<T>& a) {
   return {tail, pmul(tail, psub(pset1<P>(T(1)), pmul(a, rest)))};
 }
 
+template <class T>
+MHA_INLINE Tail<T> swiglu_tails(const Packet<T>& a) {
+  using P = Packet<T>;
+  const P tail = swiglu_tail<T>(a), rest = psub(pset1<P>(T(1)), tail);
+  return {tail, pmul(tail, psub(pset1<P>(T(1)), pmul(pmul(a, pset1<P>(T(kSwigluSlope))), rest)))};
+}
+
 /// The value has the bits of activate_by_tail(). NaN stays NaN in both.
 template <class T, class Tails>
 MHA_INLINE Activated<T> activated_by_tail(const Packet<T>& x, double limit, Tails tails) {
@@ -84,6 +91,13 @@ MHA_INLINE void with_activation(Activation activation, Visit visit) {
     case Activation::silu:
       return visit([](const P& x) MHA_INLINE_LAMBDA {
         return activated_by_tail<T>(x, 1000, [](const P& a) MHA_INLINE_LAMBDA { return logistic_tails<T>(a); });
+      });
+    case Activation::swiglu_oai:
+      return visit([](const P& x) MHA_INLINE_LAMBDA {
+        Activated<T> at = activated_by_tail<T>(swiglu_argument<T>(x), 1000,
+                                               [](const P& a) MHA_INLINE_LAMBDA { return swiglu_tails<T>(a); });
+        at.slope = pandnot(at.slope, pcmp_lt(pset1<P>(T(kSwigluLimit)), x));  // 0 where x is clamped
+        return at;
       });
   }
 }
@@ -129,8 +143,9 @@ void activate_run(const ActivationRun& run) {
   S* const out = static_cast<S*>(run.out);
   with_activation<T>(run.activation, [&](auto function) MHA_INLINE_LAMBDA {
     if (up)
-      map_vectors<S, 2, 1>(run.count, {x, up}, {out},
-                           [&](const P* in, P* to) MHA_INLINE_LAMBDA { to[0] = pmul(in[1], function(in[0]).value); });
+      map_vectors<S, 2, 1>(run.count, {x, up}, {out}, [&](const P* in, P* to) MHA_INLINE_LAMBDA {
+        to[0] = pmul(gated_factor<T>(run.activation, in[1]), function(in[0]).value);
+      });
     else
       map_vectors<S, 1, 1>(run.count, {x}, {out},
                            [&](const P* in, P* to) MHA_INLINE_LAMBDA { to[0] = function(in[0]).value; });
@@ -148,8 +163,10 @@ void activation_gradient_run(const ActivationRun& run) {
     if (up)
       map_vectors<S, 3, 2>(run.count, {x, dout, up}, {dx, dup}, [&](const P* in, P* to) MHA_INLINE_LAMBDA {
         const Activated<T> at = function(in[0]);
-        to[0] = pmul(pmul(in[1], in[2]), at.slope);
+        to[0] = pmul(pmul(in[1], gated_factor<T>(run.activation, in[2])), at.slope);
         to[1] = pmul(in[1], at.value);
+        if (run.activation == Activation::swiglu_oai)  // 0 where the factor is clamped
+          to[1] = pandnot(to[1], pcmp_lt(pset1<P>(T(kSwigluLimit)), pabs(in[2])));
       });
     else
       map_vectors<S, 2, 1>(run.count, {x, dout}, {dx},

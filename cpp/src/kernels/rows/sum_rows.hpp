@@ -1,4 +1,4 @@
-// Sums of chosen rows: gradients of embedding tables.
+// Sums of chosen rows, which may have factors: gradients of embedding tables, and results of experts.
 #pragma once
 
 #include "kernels/vectors/elements.hpp"
@@ -7,13 +7,17 @@ namespace mha::MHA_ISA {
 namespace {
 
 /// Columns stay in registers while the rows are added, in the order of the list.
-template <class S>
-void sum_rows(const RowSelection& rows) {
+template <class S, bool kHasFactors>
+void sum_chosen_rows(const RowSelection& rows) {
   using T = Compute<S>;
   using P = Packet<T>;
   constexpr Index L = kLanes<T>;
   constexpr int kSums = 4;
   const auto row = [&](Index i) { return static_cast<const S*>(rows.rows) + rows.chosen[i] * rows.row; };
+  const auto add = [&](const P& sum, const P& term, Index i) MHA_INLINE_LAMBDA {
+    if constexpr (kHasFactors) return pmadd(pset1<P>(static_cast<const T*>(rows.factors)[i]), term, sum);
+    return padd(sum, term);
+  };
   S* const out = static_cast<S*>(rows.out);
   Index c = 0;
   for (; c + kSums * L <= rows.columns; c += kSums * L) {
@@ -23,21 +27,30 @@ void sum_rows(const RowSelection& rows) {
     for (Index i = 0; i < rows.count; ++i) {
       const S* const from = row(i) + c;
       MHA_UNROLL
-      for (int k = 0; k < kSums; ++k) sums[k] = padd(sums[k], load_packet(from + k * L));
+      for (int k = 0; k < kSums; ++k) sums[k] = add(sums[k], load_packet(from + k * L), i);
     }
     MHA_UNROLL
     for (int k = 0; k < kSums; ++k) store_packet(out + c + k * L, sums[k]);
   }
   for (; c + L <= rows.columns; c += L) {
     P sum = pset1<P>(T(0));
-    for (Index i = 0; i < rows.count; ++i) sum = padd(sum, load_packet(row(i) + c));
+    for (Index i = 0; i < rows.count; ++i) sum = add(sum, load_packet(row(i) + c), i);
     store_packet(out + c, sum);
   }
-  for (; c < rows.columns; ++c) {
-    T sum = 0;
-    for (Index i = 0; i < rows.count; ++i) sum += load_element(row(i) + c);
-    store_element(out + c, sum);
+  if (c == rows.columns) return;
+  alignas(kVectorBytes) S lanes[L] = {};
+  P sum = pset1<P>(T(0));
+  for (Index i = 0; i < rows.count; ++i) {
+    for (Index lane = 0; lane < rows.columns - c; ++lane) lanes[lane] = row(i)[c + lane];
+    sum = add(sum, load_packet(lanes), i);
   }
+  store_packet(lanes, sum);
+  for (Index lane = 0; lane < rows.columns - c; ++lane) out[c + lane] = lanes[lane];
+}
+
+template <class S>
+void sum_rows(const RowSelection& rows) {
+  return rows.factors ? sum_chosen_rows<S, true>(rows) : sum_chosen_rows<S, false>(rows);
 }
 
 }  // namespace

@@ -36,9 +36,9 @@ _CONFIG = Path("config.json")
 # Families whose layers are those of another one; what differs is before or behind them.
 _SAME_LAYERS = {"ernie": "bert"}
 
-# T5 hands on the bias of its first layer, ALBERT repeats a layer, DeBERTa compares rows with positions; GTE and nomic-bert
-# are read from files with names that transformers lacks. Layers of the others have not been compared with their layers:
-# Granite here has another residual stream, for example.
+# T5 hands on the bias of its first layer, ALBERT repeats a layer, DeBERTa compares rows with positions; GTE and
+# nomic-bert are read from files with names that transformers lacks. Layers of the others have not been compared with
+# their layers: Granite here has another residual stream, for example.
 _OTHERWISE = {
     *("t5", "mt5", "umt5", "albert", "deberta-v2", "gte", "nomic_bert"),
     *("cohere", "cohere2", "ernie4_5", "exaone4", "gemma3", "glm", "glm4", "gpt_neox"),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ...layers.causal_decoder import CausalDecoder
 from ...layers.decoder import Decoder, DecoderLayer
 from ...layers.encoder import Encoder, EncoderLayer
+from ...layers.experts import Experts
 from ...layers.feed_forward import FeedForward
 from ...layers.multi_head_attention import MultiHeadAttention
 from ...layers.norm import Norm
@@ -63,7 +64,7 @@ def make_layer(
 
     heads: Any = {} if config.qk_norm is None else {"qk_norm": config.qk_norm.kind, "qk_norm_eps": config.qk_norm.eps}
     self_attn = attention(rotary=None if config.rotary is None else tables[config.rotary], **heads)
-    feed_forward = FeedForward.from_weights(_renamed(weights, _FEED_FORWARD), activation=config.activation, **formats)
+    feed_forward = _feed_forward(config, weights, formats)
     norms: Any = {name: norm(name) for name in config.norms}
     if not config.reads_memory:
         options: Any = {"norm_first": config.norm_first, "parallel": config.parallel}
@@ -77,17 +78,36 @@ def make_layer(
     return DecoderLayer.from_parts(self_attn, cross_attn, feed_forward, norm_first=config.norm_first, **norms)
 
 
+def _feed_forward(config: BlockConfig, weights: Weights, formats: Any) -> FeedForward | Experts:
+    """Return the feed-forward of a layer, or its experts."""
+    experts = config.experts
+    if experts is None:
+        state = _renamed(weights, _FEED_FORWARD)
+        return FeedForward.from_weights(state, activation=config.activation, **formats)
+    prefixes = ["shared.", *(f"experts.{i}." for i in range(experts.num_experts))]
+    names = {prefix + part: prefix + theirs for prefix in prefixes for part, theirs in _FEED_FORWARD.items()}
+    state = _renamed(weights, names | {"router": "router.", "shared_gate": "shared_gate."})
+    if experts.has_correction:
+        state["correction"] = weights["correction"]
+    choice: Any = {"scores": experts.scores, "normalize": experts.normalize, "scale": experts.scale}
+    activation = config.activation
+    return Experts.from_weights(state, experts.experts_per_token, activation=activation, **choice, **formats)
+
+
 def make_stack(
-    config: StackConfig, layers: Iterable[Any], norm: Norm | None, position_biases: Sequence[NDArray[Any]] = ()
+    config: StackConfig, layers: Iterable[Any], norm: Norm | None, own_options: Sequence[Mapping[str, Any]] = ()
 ) -> Any:
-    """Return the stack of `layers`. Score options that layers have in common are left to `Stack`."""
+    """Return the stack of `layers`. Score options that layers have in common are left to `Stack`.
+
+    `own_options` are score options of each layer that come from its weights, such as sinks.
+    """
     if config.relative is not None:
         return DisentangledEncoder(layers)
     kind: Any = Decoder if config.reads_memory else CausalDecoder if config.is_causal else Encoder
-    options = [block.options for block in config.blocks]
-    if len(position_biases) > 1:
-        options = [{**own, "position_bias": bias} for own, bias in zip(options, position_biases, strict=True)]
-    has_own = len(position_biases) > 1 or any(of_layer != options[0] for of_layer in options)
+    options: list[Any] = [block.options for block in config.blocks]
+    has_own = any(own_options) or any(of_layer != options[0] for of_layer in options)
+    if own_options:
+        options = [{**of_layer, **own} for of_layer, own in zip(options, own_options, strict=True)]
     return kind.from_layers(layers, norm, layer_options=options if has_own else None)
 
 

@@ -20,6 +20,21 @@ NORMS = frozenset({"norm1", "norm2"})
 OUTPUT_NORMS = frozenset({"output_norm1", "output_norm2"})
 
 
+class ExpertsConfig(NamedTuple):
+    """Experts in place of a feed-forward network: see `mha_native.Experts`, which has the same terms."""
+
+    num_experts: int  # N
+    experts_per_token: int
+    feedforward_dim: int  # F of each expert
+    scores: str = "softmax"
+    normalize: bool = True
+    scale: float = 1.0
+    has_correction: bool = False  # whether scores are corrected where experts are chosen
+    shared_dim: int | None = None  # F of the shared expert
+    has_shared_gate: bool = False
+    is_packed: bool = False  # whether the files have the experts in blocks of MXFP4
+
+
 class BlockConfig(NamedTuple):
     """A layer: self-attention, optional attention to a memory, and a feed-forward, with norms and residual sums."""
 
@@ -49,6 +64,8 @@ class BlockConfig(NamedTuple):
     reads_memory: bool = False  # whether there is attention to a memory between the other two sublayers
     # The products of relative positions, from `POSITIONS`, that are not those of queries and keys.
     own_positions: frozenset[str] = frozenset()
+    experts: ExpertsConfig | None = None  # in place of one feed-forward of F features
+    has_sinks: bool = False  # whether each head has a score of a key without a value
 
     @property
     def options(self) -> ModelOptions:
@@ -59,12 +76,29 @@ class BlockConfig(NamedTuple):
     def products(self) -> dict[str, tuple[int, int]]:
         """Return the matrix products, each with the shape of its matrix: [output features, input features]."""
         heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        width, inner = self.embed_dim, self.feedforward_dim
+        width = self.embed_dim
         shapes = {"query": (heads, width), "key": (kv_heads, width), "value": (kv_heads, width), "out": (width, heads)}
         memory = {f"memory_{part}": shape for part, shape in shapes.items()} if self.reads_memory else {}
-        gate = {"gate": (inner, width)} if self.gated else {}
         positions = dict.fromkeys(sorted(self.own_positions), shapes["query"])
-        return shapes | positions | memory | gate | {"up": (inner, width), "down": (width, inner)}
+        shapes |= positions | memory
+        if self.experts is None:
+            return shapes | self._feed_forward("", self.feedforward_dim)
+        routers = {"router": (self.experts.num_experts, width)}
+        if self.experts.has_shared_gate:
+            routers["shared_gate"] = (1, width)
+        for i in range(self.experts.num_experts):
+            routers |= self._feed_forward(f"experts.{i}.", self.experts.feedforward_dim)
+        if self.experts.shared_dim is not None:
+            routers |= self._feed_forward("shared.", self.experts.shared_dim)
+        return shapes | routers
+
+    def has_bias(self, product: str) -> bool:
+        """Return whether the matrix product of this name adds a bias."""
+        return product in self.biases or product.split(".")[-1] in self.biases & FEED_FORWARD
+
+    def _feed_forward(self, prefix: str, inner: int) -> dict[str, tuple[int, int]]:
+        gate = {f"{prefix}gate": (inner, self.embed_dim)} if self.gated else {}
+        return {**gate, f"{prefix}up": (inner, self.embed_dim), f"{prefix}down": (self.embed_dim, inner)}
 
     def all_norms(self) -> Iterator[tuple[str, int, NormConfig]]:
         """Yield the norms, each with the number of its features."""

@@ -7,7 +7,17 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from ...functions.messages import shown
 from ..files.entries import Entries
 from ..front_ends.tokens import TokensConfig
-from .config import ATTENTION, FEED_FORWARD, NORMS, BlockConfig, BucketsConfig, HeadConfig, ModelConfig, StackConfig
+from .config import (
+    ATTENTION,
+    FEED_FORWARD,
+    NORMS,
+    BlockConfig,
+    BucketsConfig,
+    ExpertsConfig,
+    HeadConfig,
+    ModelConfig,
+    StackConfig,
+)
 from .norms import NormConfig
 from .rotary import RotaryConfig, read_rotary, refuse_changing_angles
 from .tensor_names import HeadNames, StackNames
@@ -117,6 +127,9 @@ class Family(NamedTuple):
     window: Callable[[Entries], tuple[int, int] | None] = _none
     is_sliding: OfLayer = _none
     scale: OfLayer = _none
+    # From config.json to the experts of layer i, None for a layer with one feed-forward network.
+    experts: OfLayer = _none
+    has_sinks: bool = False  # as in `BlockConfig`
     is_causal: bool = False  # rows of the last stack see no row after themselves
     first_position: int = 0  # the row of the first token in the table of positions, if there is no padding
     sines: str = ""  # where the checkpoint has no table of positions, as in `TokensConfig`
@@ -261,6 +274,7 @@ def _blocks(
         qk_norm=norm._replace(kind="rms_joint") if family.joint_qk_norm else norm if family.qk_norm else None,
         softcap=entries.positive_or_none(keys.softcap) if keys.softcap else None,
         reads_memory=reads_memory,
+        has_sinks=family.has_sinks,
     )
     window = family.window(entries)
     types = _layer_types(entries, family, window is not None, num_layers)
@@ -269,9 +283,21 @@ def _blocks(
             rotary=tables.get(types[i], tables.get("")) if family.rotates(entries, i, types[i] == SLIDING) else None,
             window=window if types[i] == SLIDING else None,
             scale=family.scale(entries, i),
+            experts=_experts(entries, family, i),
         )
         for i in range(num_layers)
     )
+
+
+def _experts(entries: Entries, family: Family, i: int) -> ExpertsConfig | None:
+    """Return the experts of layer i, of which there must be as many as a token chooses."""
+    experts: ExpertsConfig | None = family.experts(entries, i)
+    if experts is not None and experts.experts_per_token > experts.num_experts:
+        raise ValueError(
+            f"{entries.path}: a token must choose at most as many experts as there are, {experts.num_experts}; "
+            f"got {shown(experts.experts_per_token)}"
+        )
+    return experts
 
 
 def width_of_heads(entries: Entries, embed_dim: str, num_heads: str) -> int:

@@ -1,6 +1,6 @@
 """The computation of a model: front ends, stacks of layers, and a language head."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ _MOST_LOGITS = 1 << 22
 class Stack:
     """A front end and layers.
 
-    `position_biases` [H, 2 R + 1], as for attention, are one for all layers, or one for each, or none.
+    `position_bias` [H, 2 R + 1], as for attention, is one for all layers; `own_options` are as for `make_stack`.
     """
 
     def __init__(
@@ -34,15 +34,16 @@ class Stack:
         config: StackConfig,
         front_end: Tokens,
         layers: Any,
-        position_biases: Sequence[NDArray[np.float32]] = (),
+        position_bias: NDArray[np.float32] | None = None,
+        own_options: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.config, self.front_end, self.layers = config, front_end, layers
-        self._position_biases = tuple(position_biases)
+        self._position_bias, self._own = position_bias, own_options
         self._options: dict[str, Any] = {}
         if layers.layer_options is None:
             self._options |= config.blocks[0].options
-        if len(self._position_biases) == 1:
-            self._options |= in_dtype_of_scores({"position_bias": self._position_biases[0]}, layers.dtype)
+        if position_bias is not None:
+            self._options |= in_dtype_of_scores({"position_bias": position_bias}, layers.dtype)
         # For whole texts the core is called with options that have been checked once.
         self._core: Any = layers
         if config.relative is None:
@@ -88,8 +89,9 @@ class Stack:
         return self._with(self.front_end, layers, self.layers.norm)
 
     def _with(self, front_end: Tokens, layers: Sequence[Any], norm: Any) -> "Stack":
-        biases = self._position_biases
-        return Stack(self.config, front_end, make_stack(self.config, layers, norm, biases), biases)
+        return Stack(
+            self.config, front_end, make_stack(self.config, layers, norm, self._own), self._position_bias, self._own
+        )
 
 
 class LanguageHead:
@@ -243,7 +245,8 @@ class Model:
                 stack.config,
                 {name: places[id(table)] for name, table in stack.front_end.tables.items()},
                 stack.layers,
-                stack._position_biases,
+                stack._position_bias,
+                stack._own,
             )
             for stack in self.stacks
         ]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...functions.arrays import widened
 from ...layers.linear import Linear
 from ..files.entries import Entries
 from ..files.source import Shapes, Source, Tensors
@@ -135,6 +136,7 @@ def _stack(
     weight_dtype: str,
 ) -> Stack:
     made: dict[int, Any] = {}
+    own: dict[int, dict[str, Any]] = {}
     if config.relative is not None:
         positions = relative_rows(config.relative, names, tensors)
         for i, block in config.numbered().items():
@@ -143,8 +145,11 @@ def _stack(
     else:
         rotary = rotary_tables(config.blocks, dtype)
         for i, block in config.numbered().items():
-            made[i] = make_layer(block, names.blocks.read(block, i, tensors, dtype), rotary, dtype, weight_dtype)
-    layers = [made[i] for i in config.numbers] or list(made.values())
+            weights = names.blocks.read(block, i, tensors, dtype)
+            made[i] = make_layer(block, weights, rotary, dtype, weight_dtype)
+            own[i] = {"sinks": widened(weights["sinks"])} if block.has_sinks else {}
+    numbers = config.numbers or list(made)
+    layers = [made[i] for i in numbers]
     front_end = Tokens(config.front_end, names.front_end.read(config.front_end, words, tensors, dtype))
     norm = config.final_norm
     biases = [
@@ -153,4 +158,8 @@ def _stack(
         if config.buckets is not None
     ]
     final_norm = None if norm is None else make_norm(norm, norm.read(names.final_norm, tensors, dtype), dtype)
-    return Stack(config, front_end, make_stack(config, layers, final_norm, biases), biases)
+    own_options = [own.get(i, {}) for i in numbers]
+    if len(biases) > 1:
+        own_options = [{**of_layer, "position_bias": bias} for of_layer, bias in zip(own_options, biases, strict=True)]
+    bias = biases[0] if len(biases) == 1 else None
+    return Stack(config, front_end, make_stack(config, layers, final_norm, own_options), bias, own_options)

@@ -11,6 +11,7 @@ _MODULES = """
     gemma2 gemma3 gpt2 llama mistral qwen2 qwen3
     cohere cohere2 ernie4_5 exaone4 gemma3_multimodal glm glm4 gpt_neox granite
     olmo2 olmo3 phi3 smollm3 stablelm starcoder2
+    gpt_oss mixtral olmoe qwen2_moe qwen3_moe
     bart marian mbart pegasus t5 m2m_100 mt5 umt5
 """
 

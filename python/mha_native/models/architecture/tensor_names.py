@@ -39,6 +39,16 @@ class BlockNames(NamedTuple):
     memory_norm: str = ""
     position_key: str = ""
     position_query: str = ""
+    router: str = ""
+    correction: str = ""  # a tensor, of experts with corrected scores
+    expert: str = ""  # the prefix of the names of expert {}
+    # The parts of an expert, after its prefix, and of the shared one.
+    expert_gate: str = "gate_proj"
+    expert_up: str = "up_proj"
+    expert_down: str = "down_proj"
+    shared_gate: str = ""  # the map whose logistic function weights the shared expert
+    shared: str = ""  # the prefix of its other parts
+    sinks: str = ""  # a tensor
     ungated_up: str = ""  # the name of ``up`` in a layer without a gate, if it differs
     transposed: bool = False  # whether matrices are [input features, output features]
     by_heads: bool = False  # whether query, key and value, in one matrix, are stacked head by head
@@ -49,8 +59,9 @@ class BlockNames(NamedTuple):
         for name, parts in self._matrices(config, i).items():
             rows, features = sum(rows for rows, _ in parts.values()), next(iter(parts.values()))[1]
             yield f"{name}.weight", (features, rows) if self.transposed else (rows, features)
-            if config.biases & parts.keys():
+            if any(map(config.has_bias, parts)):
                 yield f"{name}.bias", (rows,)
+        yield from self._vectors(config, i).values()
         for part, features, norm in config.all_norms():
             yield from norm.shapes(self._name(part, i), features)
 
@@ -61,21 +72,36 @@ class BlockNames(NamedTuple):
             ends = np.cumsum([rows for rows, _ in parts.values()])[:-1]
             matrix = tensors[f"{name}.weight"]
             arrays = {"weight": matrix.T if self.transposed else matrix}
-            if config.biases & parts.keys():
+            if any(map(config.has_bias, parts)):
                 arrays["bias"] = tensors[f"{name}.bias"]
             for which, array in arrays.items():
                 if self.by_heads and len(parts) == 3:
                     array = _part_by_part(array, config.num_heads)
                 for part, rows in zip(parts, np.split(array, ends), strict=True):
                     weights[f"{part}.{which}"] = in_dtype(rows, dtype)
+        for part, (name, _) in self._vectors(config, i).items():
+            weights[part] = in_dtype(tensors[name], dtype)
         for part, _, norm in config.all_norms():
             read = norm.read(self._name(part, i), tensors, dtype)
             weights |= {f"{part}.{which}": numbers for which, numbers in read.items()}
         return weights
 
     def _name(self, part: str, i: int) -> str:
-        name: str = getattr(self, part)
+        """Return the name of a part of layer `i`, such as "query", "shared.up" or "experts.3.up"."""
+        owner, _, own = part.rpartition(".")
+        name: str = getattr(self, f"expert_{own}" if owner else own)
+        if owner:
+            name = (self.shared if owner == "shared" else self.expert.format(owner.partition(".")[2])) + name
         return f"{self.layer.format(i)}{name}"
+
+    def _vectors(self, config: BlockConfig, i: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return the tensors that belong to no product and no norm, by their parts: names and shapes."""
+        vectors: dict[str, tuple[str, tuple[int, ...]]] = {}
+        if config.experts is not None and config.experts.has_correction:
+            vectors["correction"] = self._name("correction", i), (config.experts.num_experts,)
+        if config.has_sinks:
+            vectors["sinks"] = self._name("sinks", i), (config.num_heads,)
+        return vectors
 
     def _matrices(self, config: BlockConfig, i: int) -> Mapping[str, dict[str, tuple[int, int]]]:
         """Return the parts of each matrix of the checkpoint, with their shapes."""

@@ -15,7 +15,8 @@ def _window(entries: Entries) -> tuple[int, int]:
     return entries.size("sliding_window") - 1, 0
 
 
-def _is_sliding(entries: Entries, i: int) -> bool:
+def is_sliding(entries: Entries, i: int) -> bool:
+    """Return whether layer i has a window: every other one, from the first on."""
     return i % 2 == 0
 
 
@@ -53,7 +54,7 @@ FAMILY = LLAMA._replace(
     norms=NORMS | OUTPUT_NORMS,
     biases={"attention_bias": ATTENTION},
     window=_window,
-    is_sliding=_is_sliding,
+    is_sliding=is_sliding,
     scale=_scale,
     scales_embeddings=True,
 )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...functions.messages import MOST_LISTED, listed, shown
-from .tensor_file import TensorFile
+from .tensor_file import TensorFile, are_bytes
 from .weight_index import ShardedTensors, open_weights
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Checkpoint:
                 entry = self._file.entries[in_file]
                 if entry.shape != shape:
                     misshapen.append(f"{in_file} {shown(list(entry.shape))} instead of {list(shape)}")
-                if entry.dtype not in self._file.readable:
+                if entry.dtype not in self._file.readable and not are_bytes(in_file, entry.dtype):
                     unreadable.append(f"{in_file} {entry.dtype} instead of {' or '.join(self._file.readable)}")
         complaints = {"missing": missing, "of the wrong shape": misshapen, "of another dtype": unreadable}
         if any(complaints.values()):

@@ -66,14 +66,16 @@ class TensorFile(ABC):
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def read(self, name: str) -> NDArray[np.float32]:
-        """Return the tensor `name`, with a dtype of `readable`, in float32."""
+    def read(self, name: str) -> NDArray[Any]:
+        """Return the tensor `name`, with a dtype of `readable`, in float32; in uint8 if it `are_bytes`."""
         entry = self.entries[name]
         raw = np.empty(entry.end - entry.begin, np.uint8)
         self._file.seek(self._first_byte + entry.begin)
         count = self._file.readinto(raw.data)
         if count != raw.nbytes:
             raise ValueError(f"{self.path} has been cut short: {name} has {count} of its {raw.nbytes} bytes")
+        if are_bytes(name, entry.dtype):
+            return raw.reshape(entry.shape)
         return self.readable[entry.dtype](raw).reshape(entry.shape)
 
 
@@ -92,3 +94,8 @@ PLAIN_READERS: dict[str, Reader] = {
     "F16": partial(_plain, dtype="<f2"),
     "BF16": _bfloat16,
 }
+
+
+def are_bytes(name: str, dtype: str) -> bool:
+    """Return whether the tensor `name` of a file has bytes, which are parts of a matrix in blocks."""
+    return dtype == "U8" and name.endswith(("_blocks", "_scales"))

@@ -141,6 +141,31 @@ def _make_feed_forward(rng: Generator) -> Made:
     return mha.FeedForward, arguments | layer_arguments(rng)
 
 
+@entry("Experts constructor")
+def _make_experts(rng: Generator) -> Made:
+    arguments = {"embed_dim": FEATURES, "feedforward_dim": INNER, "num_experts": 3, "experts_per_token": 2}
+    more = {"scores": "sigmoid", "normalize": False, "scale": 2.0, "router_bias": True, "shared_dim": 5}
+    return mha.Experts, arguments | some(rng, more) | layer_arguments(rng)
+
+
+@entry("Experts.from_weights")
+def _experts_from_weights(rng: Generator) -> Made:
+    weights = mha.Experts(FEATURES, INNER, 3, 2, seed=0).state_dict()
+    more = {"activation": "gelu", "scores": "sigmoid", "normalize": False, "scale": 0.5, "dtype": "float64"}
+    return mha.Experts.from_weights, {"weights": weights, "experts_per_token": 2} | some(rng, more)
+
+
+@entry("Experts.forward_and_record")
+def _record_experts(rng: Generator) -> Made:
+    layer = mha.Experts(FEATURES, INNER, 3, 2, seed=0)
+    return layer.forward_and_record, {"x": normal(rng, 3, FEATURES), "wrt": ()} | some(rng, {"num_threads": 2})
+
+
+@entry("Experts")
+def _call_experts(rng: Generator) -> Made:
+    return mha.Experts(FEATURES, INNER, 3, 2, seed=0), _rows(rng)
+
+
 def _rows(rng: Generator, out_features: int = FEATURES) -> Arguments:
     out = np.zeros((BATCH, 3, out_features), np.float32)
     return {"x": normal(rng, BATCH, 3, FEATURES)} | some(rng, {"out": out, "num_threads": 2})

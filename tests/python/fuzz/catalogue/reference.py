@@ -122,6 +122,13 @@ def _reference_feed_forward(rng: Generator) -> Made:
     return reference.feed_forward, {"x": normal(rng, 3, FEATURES), "state": state} | some(rng, {"activation": "gelu"})
 
 
+@entry("reference.experts")
+def _reference_experts(rng: Generator) -> Made:
+    state = mha.Experts(FEATURES, INNER, 3, 2, seed=0).state_dict()
+    arguments = {"x": normal(rng, 3, FEATURES), "state": state, "experts_per_token": 2}
+    return reference.experts, arguments | some(rng, {"activation": "gelu", "normalize": False, "scale": 2.0})
+
+
 def _reference_caller_of(name: str, model: str) -> Maker:
     def make(rng: Generator) -> Made:
         arguments = {"x": normal(rng, BATCH, 3, FEATURES), "state": module(model).state_dict(), "num_heads": HEADS}

@@ -128,6 +128,8 @@ def _new_module(name: str) -> Any:
         return mha.RMSNorm(FEATURES, unit_offset=True)
     if name == "FeedForward":
         return mha.FeedForward(FEATURES, INNER, seed=0)
+    if name == "Experts":
+        return mha.Experts(FEATURES, INNER, 3, 2, seed=0)
     if name == "MultiHeadAttention":
         return mha.MultiHeadAttention(FEATURES, HEADS, seed=0)
     return getattr(mha, name)(**(MODEL if name.endswith("Layer") else {"num_layers": 2} | MODEL), seed=0)
@@ -236,15 +238,16 @@ for _name in STACKS:
         _parts_taker_of(_name) if is_layer else _layers_taker_of(_name)
     )
 
-MODULES = ("MultiHeadAttention", "LayerNorm", "RMSNorm", "Linear", "FeedForward", *STACKS)
+MODULES = ("MultiHeadAttention", "LayerNorm", "RMSNorm", "Linear", "FeedForward", "Experts", *STACKS)
 for _name in MODULES:
-    if _name not in STACKS:
+    if _name not in ("Experts", *STACKS):
         CATALOGUE[f"{_name}.from_weights"] = _weights_taker_of(_name)
     CATALOGUE[f"{_name}.load_state_dict"] = _loader_of(_name)
-    CATALOGUE[f"{_name}.forward_and_record"] = _recorder_of(_name)
+    if _name != "Experts":  # which have no gradients
+        CATALOGUE[f"{_name}.forward_and_record"] = _recorder_of(_name)
     CATALOGUE[f"{_name}.astype"] = _converter_of(_name, "astype", "dtype", "float16")
     CATALOGUE[f"{_name}.quantize"] = _converter_of(_name, "quantize", "weight_dtype", "int8")
-    if _name != "FeedForward":
+    if _name not in ("FeedForward", "Experts"):
         CATALOGUE[f"{_name}.from_torch"] = _importer_of(_name)
 
 

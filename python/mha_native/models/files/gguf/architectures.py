@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Names in the file, with {} for the number of a layer, and names in transformers without `prefix`.
+# The number of a layer or of an expert in a name.
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+# Names in the file, with {} for the number of a layer or of an expert, and names in transformers without `prefix`.
 _DECODER = {
     "token_embd.weight": "embed_tokens.weight",
     "output_norm.weight": "norm.weight",
@@ -28,6 +31,29 @@ _FOUR_NORMS = {
     "blk.{}.post_attention_norm.weight": "layers.{}.post_attention_layernorm.weight",
     "blk.{}.ffn_norm.weight": "layers.{}.pre_feedforward_layernorm.weight",
     "blk.{}.post_ffw_norm.weight": "layers.{}.post_feedforward_layernorm.weight",
+}
+_DENSE = ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
+_EXPERTS = {theirs: own for theirs, own in _DECODER.items() if not theirs.endswith(_DENSE)}
+_EXPERTS |= {
+    "blk.{}.ffn_gate_inp.weight": "layers.{}.mlp.gate.weight",
+    **{
+        f"blk.{{}}.ffn_{part}_exps.{{}}.weight": f"layers.{{}}.mlp.experts.{{}}.{part}_proj.weight"
+        for part in ("gate", "up", "down")
+    },
+}
+_SHARED_EXPERT = {
+    "blk.{}.ffn_gate_inp_shexp.weight": "layers.{}.mlp.shared_expert_gate.weight",
+    **{
+        f"blk.{{}}.ffn_{part}_shexp.weight": f"layers.{{}}.mlp.shared_expert.{part}_proj.weight"
+        for part in ("gate", "up", "down")
+    },
+}
+_MIXTRAL = {
+    theirs: own.replace("mlp.", "block_sparse_moe.")
+    .replace("gate_proj", "w1")
+    .replace("up_proj", "w3")
+    .replace("down_proj", "w2")
+    for theirs, own in _EXPERTS.items()
 }
 _WITHOUT_GATE = {theirs: own for theirs, own in _DECODER.items() if "ffn_gate" not in theirs}
 _FUSED_GATE = _WITHOUT_GATE | {"blk.{}.ffn_up.weight": "layers.{}.mlp.gate_up_proj.weight"}
@@ -113,21 +139,21 @@ class Architecture(NamedTuple):
     # Further numbers and flags that a file must have, with their entries of config.json.
     numbers: Mapping[str, str] = {}
     flags: Mapping[str, str] = {}
+    has_experts: bool = False
     # Matrices with the shape [in, out] in transformers, by the ends of their names in the file.
     transposed: frozenset[str] = frozenset()
 
     def name_in_file(self, name: str) -> str:
         """Return the name in files of the tensor `name` of transformers; `name` itself if no file has it."""
-        number = re.search(r"\d+", name.partition(".")[2])
-        template = name if number is None else name.replace(number[0], "{}", 1)
+        template = _NUMBER.sub("{}", name)
         for theirs, own in self.names.items():
             if own == template:
-                return theirs.format(number[0]) if number else theirs
+                return theirs.format(*_NUMBER.findall(name))
         return name
 
     def is_known(self, name: str) -> bool:
         """Return whether the tensor `name` of a file belongs to this architecture."""
-        return re.sub(r"^blk\.\d+\.", "blk.{}.", name) in self.names
+        return _NUMBER.sub("{}", name) in self.names
 
     def is_transposed(self, name: str) -> bool:
         """Return whether the tensor `name` of a file is transposed in transformers."""
@@ -156,6 +182,11 @@ ARCHITECTURES = {
     "llama": Architecture("llama", _DECODER, _SILU, turns_neighbours=True),
     "qwen2": Architecture("qwen2", _DECODER | _BIASES, _SILU),
     "qwen3": Architecture("qwen3", _DECODER | _HEAD_NORMS, _SILU),
+    "qwen2moe": Architecture(
+        "qwen2_moe", _EXPERTS | _BIASES | _SHARED_EXPERT, _SILU | {"norm_topk_prob": False}, has_experts=True
+    ),
+    "qwen3moe": Architecture("qwen3_moe", _EXPERTS | _HEAD_NORMS, _SILU | {"norm_topk_prob": True}, has_experts=True),
+    "olmoe": Architecture("olmoe", _EXPERTS | _HEAD_NORMS, _SILU | {"norm_topk_prob": False}, has_experts=True),
     "gemma2": Architecture("gemma2", _DECODER | _FOUR_NORMS, _GEMMA, norms_add_one=True),
     "gemma3": Architecture("gemma3_text", _DECODER | _FOUR_NORMS | _HEAD_NORMS, _GEMMA, norms_add_one=True),
     "phi3": Architecture("phi3", _PHI3, _SILU, is_partial=True),
@@ -212,3 +243,17 @@ ARCHITECTURES = {
         transposed=frozenset({"attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight"}),
     ),
 }
+
+# The same architectures with experts, where files have one name for both.
+WITH_EXPERTS = {
+    "llama": Architecture(
+        "mixtral", _MIXTRAL, _SILU | {"sliding_window": None}, turns_neighbours=True, has_experts=True
+    )
+}
+
+
+def architecture_of(metadata: Mapping[str, Any]) -> Architecture:
+    """Return the architecture that metadata name, one of `ARCHITECTURES`."""
+    name = metadata["general.architecture"]
+    has_experts = metadata.get(f"{name}.expert_count", 0) != 0
+    return WITH_EXPERTS[name] if has_experts and name in WITH_EXPERTS else ARCHITECTURES[name]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ....functions.messages import listed, shown
 from ..entries import Entries
-from .architectures import ARCHITECTURES, Architecture
+from .architectures import ARCHITECTURES, Architecture, architecture_of
 from .element_types import READERS
 from .file import GGUFFile
 
@@ -42,6 +42,15 @@ _OF_DECODERS = frozenset(
         "rope.freq_base",
         *(f"rope.scaling.{name}" for name in _ROPE_SCALING),
         "vocab_size",
+    }
+)
+
+_OF_EXPERTS = frozenset(
+    {
+        "expert_count",
+        "expert_used_count",
+        "expert_feed_forward_length",
+        "expert_shared_feed_forward_length",
     }
 )
 
@@ -79,8 +88,8 @@ def read_architecture(file: GGUFFile) -> Architecture:
         raise ValueError(
             f"{file.path} is one of the {shown(metadata['split.count'])} files of a model; join them first"
         )
-    name = file.settings.choice("general.architecture", *ARCHITECTURES)
-    architecture = ARCHITECTURES[name]
+    file.settings.choice("general.architecture", *ARCHITECTURES)
+    architecture = architecture_of(metadata)
     others = [name for name in file.entries if not architecture.is_known(name) and name != ROPE_FACTORS]
     if others:
         raise ValueError(f"{file.path} has unknown tensors: {listed(others)}")
@@ -93,7 +102,8 @@ def read_config(file: GGUFFile) -> dict[str, Any]:
     """Return the entries of an equivalent config.json."""
     name = file.metadata["general.architecture"]
     values = _Values(file.path, file.metadata, name)
-    config = {"model_type": ARCHITECTURES[name].model_type, **ARCHITECTURES[name].fixed}
+    architecture = architecture_of(file.metadata)
+    config = {"model_type": architecture.model_type, **architecture.fixed}
     config["vocab_size"] = values.size("vocab_size", _num_tokens(file.metadata))
     config["tie_word_embeddings"] = "output.weight" not in file.entries
     if name == "gpt2":
@@ -101,9 +111,9 @@ def read_config(file: GGUFFile) -> dict[str, Any]:
         config |= {key: values.size(entry) for key, entry in _SIZES_OF_GPT2.items()}
         config["layer_norm_epsilon"] = values.positive("attention.layer_norm_epsilon")
         return config
-    architecture = ARCHITECTURES[name]
     eps = "attention.layer_norm_rms_epsilon" if architecture.eps == "rms_norm_eps" else "attention.layer_norm_epsilon"
     own = {eps, *architecture.numbers, *architecture.flags}
+    own |= _OF_EXPERTS if architecture.has_experts else set()
     values.refuse_others(_OF_DECODERS | _FURTHER.get(name, frozenset()) | own)
     config |= {key: values.size(entry) for key, entry in _SIZES.items()}
     if config["num_hidden_layers"] > len(file.entries):
@@ -115,6 +125,8 @@ def read_config(file: GGUFFile) -> dict[str, Any]:
     config |= {key: values.entries.choice(values.name(entry), True, False) for entry, key in architecture.flags.items()}
     if architecture.bias_flag:
         config[architecture.bias_flag] = "blk.0.attn_q.bias" in file.entries
+    if architecture.has_experts:
+        config |= _experts(values, config)
     turned = _rotary_dim(values, config, architecture.is_partial)
     config["rope_parameters"] = _rope(file, values, config, turned)
     if name == "phi3":
@@ -176,12 +188,22 @@ class _Values(NamedTuple):
         own = {name: value for name, value in self.metadata.items() if name.startswith(self.name(""))}
         entries = Entries(self.path, own)
         entries.refuse_others({self.name(entry) for entry in {*known, *_FIXED}})
-        entries.expect({self.name(entry): value for entry, value in _FIXED.items()})
+        entries.expect({self.name(entry): value for entry, value in _FIXED.items() if entry not in known})
 
 
 def _num_tokens(metadata: Mapping[str, Any]) -> int | None:
     tokens = metadata.get("tokenizer.ggml.tokens")
     return len(tokens) if isinstance(tokens, list) else None
+
+
+def _experts(values: _Values, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of the experts of a layer, by their names in all families."""
+    inner = values.size("expert_feed_forward_length", config["intermediate_size"])
+    count = values.size("expert_count")
+    further = {"num_experts": count, "num_local_experts": count, "moe_intermediate_size": inner}
+    further["num_experts_per_tok"] = values.size("expert_used_count")
+    further["shared_expert_intermediate_size"] = values.size("expert_shared_feed_forward_length", inner)
+    return further
 
 
 def _head_dim(values: _Values, config: Mapping[str, Any]) -> int:

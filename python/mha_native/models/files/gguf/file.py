@@ -1,5 +1,6 @@
 """A GGUF file, open."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -7,6 +8,10 @@ from ..entries import Entries
 from ..tensor_file import TensorEntry, TensorFile
 from .element_types import READERS
 from .header import read_header
+
+# In the names of tensors of all experts of a layer; and the most experts that a layer may have: models have up to 512.
+_STACKED = "_exps."
+_MOST_EXPERTS = 4096
 
 
 class GGUFFile(TensorFile):
@@ -26,4 +31,20 @@ class GGUFFile(TensorFile):
 
     def _read_header(self, file: IO[bytes], file_bytes: int) -> tuple[dict[str, TensorEntry], int]:
         self.metadata, entries, first_byte = read_header(file, file_bytes)
-        return entries, first_byte
+        return dict(_experts_apart(entries)), first_byte
+
+
+def _experts_apart(entries: Mapping[str, TensorEntry]) -> Iterator[tuple[str, TensorEntry]]:
+    """Yield the tensors, with the part of each expert in place of a tensor that stacks those of all experts.
+
+    From ``blk.0.ffn_up_exps.weight`` [N, F, E] come ``blk.0.ffn_up_exps.0.weight`` [F, E] and so on.
+    """
+    for name, entry in entries.items():
+        stem, separator, which = name.partition(_STACKED)
+        if not separator or not entry.shape or entry.shape[0] > _MOST_EXPERTS or 0 in entry.shape:
+            yield name, entry
+            continue
+        size = (entry.end - entry.begin) // entry.shape[0]
+        for i in range(entry.shape[0]):
+            begin = entry.begin + i * size
+            yield f"{stem}{_STACKED}{i}.{which}", TensorEntry(entry.dtype, entry.shape[1:], begin, begin + size)

@@ -13,6 +13,9 @@ from .config import read_architecture, read_config, read_generation
 from .file import GGUFFile
 from .tokenizer import build_tokenizer, read_chat_template, read_tokenizer_config
 
+# Matrices of one row that files have as vectors.
+_VECTORS = ".ffn_gate_inp_shexp.weight"
+
 
 class GGUFSource:
     """A model in a GGUF file, in the terms of a folder of Hugging Face: a `Source`.
@@ -56,11 +59,16 @@ class GGUFTensors(Checkpoint):
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
         in_file = self._architecture.name_in_file(name)
-        return self._architecture.as_in_transformers(in_file, super().__getitem__(in_file), self._head_dim)
+        tensor = super().__getitem__(in_file)
+        if in_file.endswith(_VECTORS):
+            return tensor[np.newaxis]
+        return self._architecture.as_in_transformers(in_file, tensor, self._head_dim)
 
     def __contains__(self, name: str) -> bool:
         return super().__contains__(self._architecture.name_in_file(name))
 
     def _in_file(self, name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         in_file = self._architecture.name_in_file(name)
+        if in_file.endswith(_VECTORS):
+            return in_file, shape[1:]
         return in_file, shape[::-1] if self._architecture.is_transposed(in_file) else shape

@@ -1,0 +1,133 @@
+"""gpt-oss: experts with biases and a clamped activation, sinks of heads, and windows in every other layer."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..architecture.config import ATTENTION, FEED_FORWARD, BlockConfig, ExpertsConfig, ModelConfig
+from ..architecture.family import GENERATION, Family, described
+from ..architecture.norms import in_dtype
+from ..architecture.tensor_names import BlockNames
+from ..files.entries import Entries
+from ..files.source import Shapes, Tensors
+from .gemma2 import is_sliding
+from .llama import FAMILY as LLAMA
+from .mistral import window
+
+# The two tensors of all experts, and the products whose rows they have by turns.
+_STACKED = {"gate_up_proj": ("gate", "up"), "down_proj": ("down",)}
+
+# The numbers of the codes of MXFP4, and how many of them have one scale.
+_CODES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+_BLOCK = 32
+
+
+class Names(BlockNames):
+    """The names of a layer whose experts are stacked in two tensors, [N, in, out] or in blocks of MXFP4."""
+
+    def shapes(self, config: BlockConfig, i: int) -> Shapes:
+        yield from super().shapes(config, i)
+        if config.experts is None:
+            return
+        count, inner, width = config.experts.num_experts, config.experts.feedforward_dim, config.embed_dim
+        for stacked, (rows, columns) in {"gate_up_proj": (2 * inner, width), "down_proj": (width, inner)}.items():
+            name = f"{self.layer.format(i)}{self.expert}{stacked}"
+            yield f"{name}_bias", (count, rows)
+            if config.experts.is_packed:
+                blocks = count, rows, columns // _BLOCK
+                yield from ((f"{name}_blocks", (*blocks, _BLOCK // 2)), (f"{name}_scales", blocks))
+            else:
+                yield name, (count, columns, rows)
+
+    def read(self, config: BlockConfig, i: int, tensors: Tensors, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
+        weights = super().read(config, i, tensors, dtype)
+        if config.experts is None:
+            return weights
+        for stacked, parts in _STACKED.items():
+            name = f"{self.layer.format(i)}{self.expert}{stacked}"
+            matrices = _unpacked(tensors, name) if config.experts.is_packed else tensors[name].swapaxes(1, 2)
+            for expert, (matrix, bias) in enumerate(zip(matrices, tensors[f"{name}_bias"], strict=True)):
+                for first, part in enumerate(parts):
+                    rows = slice(first, None, len(parts))
+                    weights[f"experts.{expert}.{part}.weight"] = in_dtype(np.ascontiguousarray(matrix[rows]), dtype)
+                    weights[f"experts.{expert}.{part}.bias"] = in_dtype(np.ascontiguousarray(bias[rows]), dtype)
+        return weights
+
+    def _matrices(self, config: BlockConfig, i: int) -> Mapping[str, dict[str, tuple[int, int]]]:
+        found = super()._matrices(config, i)
+        return {name: parts for name, parts in found.items() if not next(iter(parts)).startswith("experts.")}
+
+
+def _unpacked(tensors: Tensors, name: str) -> Iterator[NDArray[np.float32]]:
+    """Yield the matrices [out, in] of a tensor in blocks, one expert after another, without rounding."""
+    packed: Any = tensors[f"{name}_blocks"], tensors[f"{name}_scales"]
+    for blocks, scales in zip(*packed, strict=True):
+        codes = np.stack([blocks & 15, blocks >> 4], axis=-1)  # the first number of a byte in its low bits
+        matrix = np.ldexp(_CODES[codes], scales[..., None, None].astype(np.int32) - 127)
+        if not np.isfinite(matrix).all():
+            raise ValueError(f"{name}_scales must be such that numbers are finite; got {int(scales.max())}")
+        yield matrix.reshape(len(matrix), -1)
+
+
+def _describe(family: Family, given: Entries, role: str, max_positions: int | None = None) -> ModelConfig:
+    quantization = given.values.get("quantization_config")
+    if not isinstance(quantization, dict) or quantization.get("quant_method") != "mxfp4":
+        return described(family, given, role, max_positions)
+    others = {name: value for name, value in given.values.items() if name != "quantization_config"}
+    config = described(family, given._replace(values=others), role, max_positions)
+    (stack,) = config.stacks
+    for name, size in (("hidden_size", config.embed_dim), ("intermediate_size", stack.blocks[0].feedforward_dim)):
+        if size % _BLOCK:
+            raise ValueError(f"{given.path}: {name} must be a multiple of {_BLOCK} for MXFP4; got {size}")
+    packed = [
+        block._replace(experts=block.experts and block.experts._replace(is_packed=True)) for block in stack.blocks
+    ]
+    return config._replace(stacks=(stack._replace(blocks=tuple(packed)),))
+
+
+def _experts(entries: Entries, i: int) -> ExpertsConfig:
+    return ExpertsConfig(
+        num_experts=entries.size("num_local_experts"),
+        experts_per_token=entries.size("num_experts_per_tok"),
+        feedforward_dim=entries.size("intermediate_size"),
+    )
+
+
+(_STACK,) = LLAMA.stacks
+_BLOCKS = _STACK.blocks._replace(router="mlp.router", expert="mlp.experts.", sinks="self_attn.sinks")
+
+FAMILY = LLAMA._replace(
+    model_types=("gpt_oss",),
+    roles=frozenset({GENERATION}),
+    keys=LLAMA.keys._replace(layer_types="layer_types"),
+    stacks=(_STACK._replace(blocks=Names(*_BLOCKS)),),
+    defaults={
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "sliding_window": 128,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+        "attention_bias": True,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
+    },
+    expected={**LLAMA.expected, "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
+    activations={"silu": ("swiglu_oai", True)},  # the name in config.json has no effect
+    biases={"attention_bias": ATTENTION, "": FEED_FORWARD | {"router"}},
+    bases={"": ("rope_theta", 150000.0)},
+    window=window,
+    is_sliding=is_sliding,
+    has_sinks=True,
+    experts=_experts,
+    describe=_describe,
+)

@@ -1,0 +1,98 @@
+"""Language models with experts in GGUF files, which the package gguf writes in the layout of llama.cpp's converter.
+
+Skipped without torch, transformers and gguf.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from decoder_logits import logits, opened
+from test_experts_against_transformers import SEQUENCES, save
+
+from mha_native.models.files.gguf.source import GGUFSource
+
+safetensors = pytest.importorskip("safetensors.numpy")
+gguf = pytest.importorskip("gguf")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+Array = np.ndarray[Any, Any]
+
+ARCHITECTURES = {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe"}
+CASES = ["mixtral", "qwen2_moe, in all layers", "qwen3_moe", "olmoe"]
+
+
+def _stacked(tensors: dict[str, Array]) -> dict[str, Array]:
+    """The tensors, those of all experts of a layer in one."""
+    stacks: dict[str, dict[int, Array]] = {}
+    others = {}
+    for name, tensor in tensors.items():
+        if found := re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name):
+            stacks.setdefault(f"{found[1]}.{found[3]}", {})[int(found[2])] = tensor
+        else:
+            others[name] = tensor
+    return others | {name: np.stack([parts[i] for i in range(len(parts))]) for name, parts in stacks.items()}
+
+
+def write(path: Path, folder: Path, **changes: int) -> Path:
+    """The model in a folder, as a GGUF file with `changes` of its entries."""
+    config = json.loads((folder / "config.json").read_text())
+    architecture = ARCHITECTURES[config["model_type"]]
+    arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_tokenizer_model("gpt2")  # without its tokens, which no test reads
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    count = config.get("num_local_experts", config.get("num_experts"))
+    writer.add_expert_count(changes.get("expert_count", count))
+    writer.add_expert_used_count(changes.get("expert_used_count", config["num_experts_per_tok"]))
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    for name, tensor in _stacked(safetensors.load_file(folder / "model.safetensors")).items():
+        if architecture == "llama" and (".q_proj." in name or ".k_proj." in name):  # pairs are neighbours
+            half = config["hidden_size"] // config["num_attention_heads"] // 2
+            heads = tensor.reshape(-1, 2, half, config["hidden_size"])
+            tensor = heads.swapaxes(1, 2).reshape(tensor.shape)
+        in_file = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert in_file is not None, name
+        writer.add_tensor(in_file, np.ascontiguousarray(tensor.squeeze()))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits(name: str, tmp_path: Path) -> None:
+    save(tmp_path, name)
+    source = GGUFSource(write(tmp_path / "model.gguf", tmp_path))
+    expected = logits(opened(tmp_path), SEQUENCES)
+    for actual, of_folder in zip(logits(opened(source), SEQUENCES), expected, strict=True):
+        # The numbers of a file are rounded to float32, such as eps.
+        assert np.abs(actual - of_folder).max() <= 2e-6 * np.abs(of_folder).max()
+
+
+@pytest.mark.parametrize("change", [{"expert_count": 7}, {"expert_used_count": 9}, {"expert_count": 0}], ids=str)
+def test_damaged_entries(change: dict[str, int], tmp_path: Path) -> None:
+    save(tmp_path, "qwen3_moe")
+    with pytest.raises(ValueError, match=r"model\.gguf") as error:
+        opened(GGUFSource(write(tmp_path / "model.gguf", tmp_path, **change)))
+    assert len(str(error.value).splitlines()) == 1
