@@ -1,0 +1,357 @@
+// Projections of rows that are quantized block by block (quantize_blocks.hpp) with weights in the blocks of GGUF files:
+// exact sums of integers in each block, which are scaled and added up in f32, in the order of the blocks.
+//
+// With d, m: scale and offset of a block of weights; s_p, m_p: small scale and offset of a part of it; x: scale of the
+// block of the row; S, S_p: sums of products of integers; X, X_p: sums of the integers of the row.
+//
+//   blocks of 32    out += S * (d * x), and for offsets out += m * (x * X)
+//   blocks of 256   out += (sum of s_p S_p) * (d * x), and for offsets out -= (sum of m_p X_p) * (m * x)
+//
+// Numerics: sums are exact, and each operation on f32 is rounded by itself, in this order, whatever rows are computed
+// together: all instruction sets give the same bits.
+#pragma once
+
+#include "kernels/products/block_products.hpp"
+#include "kernels/projection/quantize_blocks.hpp"
+#include "kernels/rows/activate.hpp"
+
+namespace mha::MHA_ISA {
+namespace {
+
+/// How a format of blocks is multiplied: its codes, and the weight that code 0 stands for, before scales.
+template <WeightFormat kFormat>
+struct BlockFormat;
+template <>
+struct BlockFormat<WeightFormat::q4_0> {
+  using Codes = NibbleCodes;
+  static constexpr std::int32_t kOffset = 8;
+};
+template <>
+struct BlockFormat<WeightFormat::q4_1> {
+  using Codes = NibbleCodes;
+  static constexpr std::int32_t kOffset = 0;
+};
+template <>
+struct BlockFormat<WeightFormat::q5_0> {
+  using Codes = HighBitCodes<1>;
+  static constexpr std::int32_t kOffset = 16;
+};
+template <>
+struct BlockFormat<WeightFormat::q5_1> {
+  using Codes = HighBitCodes<1>;
+  static constexpr std::int32_t kOffset = 0;
+};
+template <>
+struct BlockFormat<WeightFormat::q8_0> {
+  using Codes = ByteCodes;
+  static constexpr std::int32_t kOffset = kByteOffset;
+};
+template <>
+struct BlockFormat<WeightFormat::iq4_nl> {
+  using Codes = TableCodes<Iq4NlTable>;
+  static constexpr std::int32_t kOffset = Iq4NlTable::kOffset;
+};
+template <>
+struct BlockFormat<WeightFormat::mxfp4> {
+  using Codes = TableCodes<Mxfp4Table>;
+  static constexpr std::int32_t kOffset = Mxfp4Table::kOffset;
+};
+template <>
+struct BlockFormat<WeightFormat::q4_k> {
+  using Codes = NibbleCodes;
+  static constexpr std::int32_t kOffset = 0;
+};
+template <>
+struct BlockFormat<WeightFormat::q5_k> {
+  using Codes = HighBitCodes<1>;
+  static constexpr std::int32_t kOffset = 0;
+};
+template <>
+struct BlockFormat<WeightFormat::q6_k> {
+  using Codes = HighBitCodes<2>;
+  static constexpr std::int32_t kOffset = 32;
+};
+
+/// Some rows times a panel.
+struct BlockStrip {
+  const ProjectionTile* tile;
+  float* out[kPanelBytes / kVectorBytes];  // of columns as wide as the widest vector
+  Index out_row;
+  Index ahead;  // how many bytes before they are read a panel is prefetched; 0: it is not
+
+  float* at(Index row, Index column) const {
+    constexpr Index kGroup = kVectorBytes / Index(sizeof(float));
+    return out[column / kGroup] + row * out_row + column % kGroup;
+  }
+  MHA_INLINE void prefetch(const unsigned char* from, Index bytes) const {
+    if (ahead == 0) return;
+    for (Index i = 0; i < bytes; i += 64) __builtin_prefetch(from + ahead + i);
+  }
+};
+
+MHA_INLINE Ints broadcast_word(const void* four) {
+  std::int32_t word;
+  __builtin_memcpy(&word, four, sizeof word);
+  return Ints{} + word;
+}
+
+/// M rows of N vectors of columns: adds the products of kPairs * 8 features from `pair` on.
+template <class Codes, int kPairs, int M, int N>
+MHA_INLINE void add_codes(const unsigned char* codes, int pair, const unsigned char* x, Index x_row,
+                          CodeSums<Codes::kMostCode> (&sums)[M][N]) {
+  using Sums = CodeSums<Codes::kMostCode>;
+  constexpr int kTogether = Sums::kPairs < kPairs ? Sums::kPairs : kPairs;
+  MHA_UNROLL
+  for (int first = pair; first < pair + kPairs; first += kTogether) {
+    MHA_UNROLL
+    for (int i = 0; i < M; ++i) {
+      MHA_UNROLL
+      for (int j = 0; j < N; ++j) sums[i][j].start_part();
+    }
+    MHA_UNROLL
+    for (int p = first; p < first + kTogether; ++p) {
+      Bits low[N], high[N];
+      MHA_UNROLL
+      for (int j = 0; j < N; ++j) Codes::load(codes + j * kPacketBytes, p, low + j, high + j);
+      MHA_UNROLL
+      for (int i = 0; i < M; ++i) {
+        const unsigned char* const features = x + i * x_row + 8 * p;
+        const Ints first_four = broadcast_word(features);
+        MHA_UNROLL
+        for (int j = 0; j < N; ++j) sums[i][j].add(Ints(low[j]), first_four);
+        const Ints last_four = broadcast_word(features + 4);
+        MHA_UNROLL
+        for (int j = 0; j < N; ++j) sums[i][j].add(Ints(high[j]), last_four);
+      }
+    }
+    MHA_UNROLL
+    for (int i = 0; i < M; ++i) {
+      MHA_UNROLL
+      for (int j = 0; j < N; ++j) sums[i][j].end_part();
+    }
+  }
+}
+
+MHA_INLINE Floats load_halves(const unsigned char* from) {
+  return Floats(load_packet(reinterpret_cast<const Float16*>(from)));
+}
+MHA_INLINE Floats in_floats(const Ints& integers) { return __builtin_convertvector(integers, Floats); }
+
+/// The scales of blocks of 32, at a vector of columns.
+template <WeightFormat kFormat>
+MHA_INLINE Floats load_scales(const unsigned char* unit, Index column) {
+  constexpr BlockPanel kPanel = block_panel(kFormat);
+  if constexpr (kPanel.numbers > 0)
+    return load_halves(unit + kPanel.numbers_at() + 2 * column);
+  else {  // 2^(exponent - 128): the exponents of f32, but for two numbers that are subnormal there
+    const Bits exponents = Bits(load_signed_bytes(unit + kPanel.bytes_at() + column)) & 0xff;
+    const Bits small = Bits(exponents < 2), subnormal = 0x00200000u << (exponents & 1);
+    return Floats((small & subnormal) | (~small & (exponents - 1) << 23));
+  }
+}
+
+template <WeightFormat kFormat, int M, int N>
+struct BlockRows {
+  using Format = BlockFormat<kFormat>;
+  using Codes = typename Format::Codes;
+  static constexpr BlockPanel kPanel = block_panel(kFormat);
+  static constexpr int kFeatures = int(kPanel.features), kPasses = int(kBlockColumns) / (N * kLanes<float>);
+  using Sums = CodeSums<Codes::kMostCode>[M][N];
+  using Results = Floats[M][N];
+
+  static void run(const BlockStrip& strip, Index row) {
+    constexpr Index L = kLanes<float>;
+    const ProjectionTile& tile = *strip.tile;
+    const auto* unit = static_cast<const unsigned char*>(tile.panel);
+    const auto* const x = static_cast<const unsigned char*>(tile.x) + row * tile.x_row;
+    const auto* blocks = reinterpret_cast<const RowBlock<kFeatures>*>(x + tile.in_features);
+    Results results[kPasses] = {};
+    for (Index k = 0; k < tile.in_features; k += kFeatures, unit += kPanel.size(), ++blocks) {
+      if constexpr (kFeatures == 32) strip.prefetch(unit, kPanel.size());
+      for (int pass = 0; pass < kPasses; ++pass) {
+        if constexpr (kFeatures == 32)
+          add_block(unit, pass * N * L, x + k, blocks, tile.x_row, results[pass]);
+        else
+          add_parts(strip, unit, pass * N * L, x + k, blocks, tile.x_row, results[pass]);
+      }
+    }
+    const float* const bias = static_cast<const float*>(tile.bias);
+    MHA_UNROLL
+    for (int i = 0; i < M; ++i)
+      for (int pass = 0; pass < kPasses; ++pass) {
+        MHA_UNROLL
+        for (int j = 0; j < N; ++j) {
+          const Index column = (pass * N + j) * L;
+          const Floats result = results[pass][i][j] + load_vector<Floats>(bias + column);
+          __builtin_memcpy(strip.at(row + i, column), &result, sizeof result);
+        }
+      }
+  }
+
+ private:
+  using Block = const RowBlock<kFeatures>;
+  /// The block of row i.
+  MHA_INLINE static Block& of_row(Block* block, Index x_row, int i) {
+    return *reinterpret_cast<Block*>(reinterpret_cast<const unsigned char*>(block) + i * x_row);
+  }
+
+  MHA_INLINE static void add_block(const unsigned char* unit, Index column, const unsigned char* x, Block* block,
+                                   Index x_row, Results& results) {
+    Sums sums;
+    MHA_UNROLL
+    for (int i = 0; i < M; ++i) {
+      MHA_UNROLL
+      for (int j = 0; j < N; ++j) sums[i][j].start(-Format::kOffset * of_row(block, x_row, i).sum);
+    }
+    add_codes<Codes, 4>(unit + 4 * column, 0, x, x_row, sums);
+    Floats scales[N];
+    MHA_UNROLL
+    for (int j = 0; j < N; ++j) scales[j] = load_scales<kFormat>(unit, column + j * kLanes<float>);
+    MHA_UNROLL
+    for (int i = 0; i < M; ++i) {
+      MHA_UNROLL
+      for (int j = 0; j < N; ++j)
+        results[i][j] += in_floats(sums[i][j].total) * (scales[j] * of_row(block, x_row, i).scale);
+    }
+    if constexpr (kPanel.numbers > 1) {
+      MHA_UNROLL
+      for (int j = 0; j < N; ++j)
+        scales[j] = load_halves(unit + kPanel.numbers_at() + 2 * (kBlockColumns + column + j * kLanes<float>));
+      MHA_UNROLL
+      for (int i = 0; i < M; ++i) {
+        MHA_UNROLL
+        for (int j = 0; j < N; ++j) results[i][j] += scales[j] * of_row(block, x_row, i).scaled_sum;
+      }
+    }
+  }
+
+  /// Of a block of 256 features, in parts of 32 or 16 with small scales.
+  MHA_INLINE static void add_parts(const BlockStrip& strip, const unsigned char* unit, Index column,
+                                   const unsigned char* x, Block* block, Index x_row, Results& results) {
+    constexpr Index L = kLanes<float>;
+    constexpr int kPartsOfChunk = kFormat == WeightFormat::q6_k ? 2 : 1, kPairs = 4 / kPartsOfChunk;
+    const unsigned char* small = unit + kPanel.bytes_at() + column;
+    if (column == 0) strip.prefetch(unit + kPanel.numbers_at(), kPanel.size() - kPanel.numbers_at());
+    Ints totals[M][N] = {};
+    const unsigned char* codes = unit + 4 * column;
+    for (Index chunk = 0; chunk < kPanel.features / kCodeFeatures; ++chunk) {
+      if (column == 0) strip.prefetch(codes, kPanel.code_bytes());
+      MHA_UNROLL
+      for (int part = 0; part < kPartsOfChunk; ++part) {
+        Sums sums;
+        MHA_UNROLL
+        for (int i = 0; i < M; ++i) {
+          const std::int32_t first =
+              Format::kOffset == 0 ? 0 : -Format::kOffset * of_row(block, x_row, i).sums_of_16[2 * chunk + part];
+          MHA_UNROLL
+          for (int j = 0; j < N; ++j) sums[i][j].start(first);
+        }
+        add_codes<Codes, kPairs>(codes, part * kPairs, x, x_row, sums);
+        MHA_UNROLL
+        for (int j = 0; j < N; ++j) {
+          const Ints scale = load_signed_bytes(small + j * L);
+          MHA_UNROLL
+          for (int i = 0; i < M; ++i) totals[i][j] += sums[i][j].total * scale;
+        }
+        small += kBlockColumns;
+      }
+      codes += kPanel.code_bytes();
+      x += kCodeFeatures;
+    }
+    MHA_UNROLL
+    for (int j = 0; j < N; ++j) {
+      const Floats scale = load_halves(unit + kPanel.numbers_at() + 2 * (column + j * L));
+      MHA_UNROLL
+      for (int i = 0; i < M; ++i)
+        results[i][j] += in_floats(totals[i][j]) * (scale * of_row(block, x_row, i).scale);
+    }
+    if constexpr (kPanel.numbers > 1) subtract_offsets(unit, column, block, x_row, results);
+  }
+
+  MHA_INLINE static void subtract_offsets(const unsigned char* unit, Index column, Block* block, Index x_row,
+                                          Results& results) {
+    constexpr Index L = kLanes<float>;
+    const unsigned char* const pairs = unit + kPanel.bytes_at() + 8 * kBlockColumns + 2 * column;
+    MHA_UNROLL
+    for (int j = 0; j < N; ++j) {
+      Shorts offsets[4];
+      MHA_UNROLL
+      for (int p = 0; p < 4; ++p) offsets[p] = load_pairs_of_bytes(pairs + p * 2 * kBlockColumns + 2 * j * L);
+      const Floats least = load_halves(unit + kPanel.numbers_at() + 2 * (kBlockColumns + column + j * L));
+      MHA_UNROLL
+      for (int i = 0; i < M; ++i) {
+        const auto& of_block = of_row(block, x_row, i);
+        Ints sum = {};
+        MHA_UNROLL
+        for (int p = 0; p < 4; ++p)
+          sum += multiply_pairs(offsets[p], Shorts(broadcast_word(of_block.sums_of_32 + 2 * p)));
+        results[i][j] -= in_floats(sum) * (least * of_block.scale);
+      }
+    }
+  }
+};
+
+/// Most rows of a strip: as many sums as fill the registers at two vectors of columns, or at all of them for one or two
+/// rows.
+#if defined(__AVX512VNNI__)
+constexpr int kMostBlockRows = 12;
+#else
+constexpr int kMostBlockRows = kVectors == 4 ? 6 : 4;
+#endif
+constexpr int block_vectors(int rows) { return kVectors == 4 && rows <= 2 ? 4 : 2; }
+
+template <WeightFormat kFormat>
+struct BlockStrips {
+  using Function = void (*)(const BlockStrip&, Index first_row);
+  Function strips[kMostBlockRows];
+
+  constexpr BlockStrips() : strips{} { fill<1>(); }
+
+ private:
+  template <int M>
+  constexpr void fill() {
+    strips[M - 1] = &BlockRows<kFormat, M, block_vectors(M)>::run;
+    if constexpr (M < kMostBlockRows) fill<M + 1>();
+  }
+};
+
+/// Bytes of a panel that the first strip of rows prefetches before it reads them. The others find it in level 2.
+constexpr Index kBlockBytesAhead = 8192;
+
+/// Computes the strips of all rows of a tile, `strips[M - 1]` for M rows, of nearly equal height.
+inline void project_strips(const ProjectionTile& tile, void* scratch,
+                           void (*const* strips)(const BlockStrip&, Index first_row)) {
+  constexpr Index L = kLanes<float>, kGroup = kVectorBytes / Index(sizeof(float)), kGroups = kBlockColumns / kGroup;
+  if (tile.rows == 0) return;
+  bool is_direct = tile.out_step == 1;
+  for (Index g = 0; g < kGroups; ++g) is_direct = is_direct && tile.group_columns[g] == kGroup;
+  float* const staged = static_cast<float*>(scratch);
+  BlockStrip strip{&tile, {}, is_direct ? tile.out_row : kBlockColumns, kBlockBytesAhead};
+  for (Index g = 0; g < kGroups; ++g) strip.out[g] = is_direct ? static_cast<float*>(tile.out[g]) : staged + g * kGroup;
+  float* columns[kBlockColumns / L];
+  for (Index c = 0; c < kBlockColumns; c += L) columns[c / L] = strip.at(0, c);
+  const Index count = (tile.rows + kMostBlockRows - 1) / kMostBlockRows, least = tile.rows / count;
+  for (Index s = 0, row = 0; s < count; ++s) {
+    const Index height = least + (s < tile.rows % count);
+    strips[height - 1](strip, row);
+    activate<float>(tile.activation, columns, int(kBlockColumns / L), row, height, strip.out_row);
+    row += height;
+    strip.ahead = 0;
+  }
+  if (is_direct) return;
+  for (Index g = 0; g < kGroups; ++g)
+    for (Index r = 0; r < tile.rows; ++r) {
+      const float* const from = staged + r * kBlockColumns + g * kGroup;
+      float* const to = static_cast<float*>(tile.out[g]) + r * tile.out_row;
+      for (Index c = 0; c < tile.group_columns[g]; ++c) to[c * tile.out_step] = from[c];
+    }
+}
+
+template <WeightFormat kFormat>
+void project_blocks(const ProjectionTile& tile, void* scratch) {
+  static constexpr BlockStrips<kFormat> kStrips;
+  project_strips(tile, scratch, kStrips.strips);
+}
+
+}  // namespace
+}  // namespace mha::MHA_ISA
