@@ -30,12 +30,14 @@ struct CodeSums {
   Ints total;
 #ifdef MHA_PRODUCTS_IN_SHORTS
   // VPMADDUBSW adds two products in 16 bits. So many words of four codes are added there before they are widened.
-  static constexpr int kWords = 0x7fff / (2 * 127 * kMostCode), kPairs = kWords >= 8 ? 4 : kWords >= 4 ? 2 : 1;
+  static constexpr int kWords = 0x7fff / (2 * 127 * kMostCode);
   static constexpr bool kWidensAtOnce = kWords < 2;
   Shorts part;
 #else
-  static constexpr int kPairs = 4;
+  static constexpr int kWords = 8;
 #endif
+  /// Whether the sums of 16 or of 32 features need not be widened before.
+  static constexpr bool kTakesHalf = kWords >= 4, kTakesAll = kWords >= 8;
 
   MHA_INLINE void start(std::int32_t first) { total = Ints{} + first; }
   MHA_INLINE void start_part() {
@@ -129,43 +131,41 @@ MHA_INLINE Bits look_up(const std::uint8_t* table, const Bits& codes) {
 #endif
 }
 
-/// The low four bits of the eight features of row `pair`: `codes` is the first row, at a vector of columns.
+// Each of the following loads eight features: pair `pair`, 0 or 1, of half `half` of kCodeFeatures features, whose codes
+// begin at `codes`, at a vector of columns. `low` gets the first four features.
+
+/// Four bits.
 struct NibbleCodes {
   static constexpr int kMostCode = 15;
-  MHA_INLINE static void load(const unsigned char* codes, int pair, Bits* low, Bits* high) {
-    const Bits both = load_vector<Bits>(codes + pair * kPanelBytes);
+  MHA_INLINE static void load(const unsigned char* codes, int half, int pair, Bits* low, Bits* high) {
+    const Bits both = load_vector<Bits>(codes + (2 * half + pair) * kPanelBytes);
     *low = both & 0x0f0f0f0f;
     *high = both >> 4 & 0x0f0f0f0f;
   }
 };
 
-/// The same with kBits more bits of each feature.
+/// Four bits, and kBits more.
 template <int kBits>
 struct HighBitCodes {
   static constexpr int kMostCode = (16 << kBits) - 1;
-  MHA_INLINE static void load(const unsigned char* codes, int pair, Bits* low, Bits* high) {
-    constexpr int kWords = 8 / kBits;
-    const Bits bits = load_vector<Bits>(codes + (4 + 2 * pair / kWords) * kPanelBytes);
-    NibbleCodes::load(codes, pair, low, high);
-    const int place = 2 * pair % kWords * kBits;  // of the bits of the first word
-    *low |= at_place_4(bits, place);
-    *high |= at_place_4(bits, place + kBits);
-  }
-
- private:
-  MHA_INLINE static Bits at_place_4(const Bits& bits, int place) {
+  MHA_INLINE static void load(const unsigned char* codes, int half, int pair, Bits* low, Bits* high) {
     constexpr std::uint32_t kMask = 0x10101010u * ((1u << kBits) - 1);
-    return (place < 4 ? bits << (4 - place) : bits >> (place - 4)) & kMask;
+    NibbleCodes::load(codes, half, pair, low, high);
+    // The bits of the first word, which are to lie at place 4, lie there or at place 0.
+    const Bits row = load_vector<Bits>(codes + (kBits == 1 ? 4 : 4 + half) * kPanelBytes);
+    const Bits bits = kBits == 1 ? row << (4 - 4 * half) >> 2 * pair : pair == 0 ? row << 4 : row;
+    *low |= bits & kMask;
+    *high |= bits >> kBits & kMask;
   }
 };
 
 /// Bytes, which a panel holds with an offset of 128.
 struct ByteCodes {
   static constexpr int kMostCode = 128;
-  MHA_INLINE static void load(const unsigned char* codes, int pair, Bits* low, Bits* high) {
+  MHA_INLINE static void load(const unsigned char* codes, int half, int pair, Bits* low, Bits* high) {
     constexpr std::uint32_t kFlip = kByteOffset == 128 ? 0 : 0x80808080;
-    *low = load_vector<Bits>(codes + 2 * pair * kPanelBytes) ^ kFlip;
-    *high = load_vector<Bits>(codes + (2 * pair + 1) * kPanelBytes) ^ kFlip;
+    *low = load_vector<Bits>(codes + (4 * half + 2 * pair) * kPanelBytes) ^ kFlip;
+    *high = load_vector<Bits>(codes + (4 * half + 2 * pair + 1) * kPanelBytes) ^ kFlip;
   }
 };
 
@@ -173,8 +173,8 @@ struct ByteCodes {
 template <class Table>
 struct TableCodes {
   static constexpr int kMostCode = Table::kMostCode;
-  MHA_INLINE static void load(const unsigned char* codes, int pair, Bits* low, Bits* high) {
-    NibbleCodes::load(codes, pair, low, high);
+  MHA_INLINE static void load(const unsigned char* codes, int half, int pair, Bits* low, Bits* high) {
+    NibbleCodes::load(codes, half, pair, low, high);
     *low = look_up(Table::kBytes, *low);
     *high = look_up(Table::kBytes, *high);
   }

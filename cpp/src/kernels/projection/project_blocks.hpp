@@ -95,41 +95,82 @@ MHA_INLINE Ints broadcast_word(const void* four) {
   return Ints{} + word;
 }
 
-/// M rows of N vectors of columns: adds the products of kPairs * 8 features from `pair` on.
-template <class Codes, int kPairs, int M, int N>
-MHA_INLINE void add_codes(const unsigned char* codes, int pair, const unsigned char* x, Index x_row,
-                          CodeSums<Codes::kMostCode> (&sums)[M][N]) {
-  using Sums = CodeSums<Codes::kMostCode>;
-  constexpr int kTogether = Sums::kPairs < kPairs ? Sums::kPairs : kPairs;
-  MHA_UNROLL
-  for (int first = pair; first < pair + kPairs; first += kTogether) {
+/// The bytes of M rows. Three rows share a base, at which addresses with one or two times the distance of rows begin: the
+/// compiler would give each row a register.
+template <int M>
+struct RowBytes {
+  static constexpr int kBases = (M + 2) / 3;
+  const unsigned char* bases[kBases];
+  Index row;
+
+  MHA_INLINE RowBytes(const void* first, Index row_bytes) : row(row_bytes) {
+    const unsigned char* base = static_cast<const unsigned char*>(first);
     MHA_UNROLL
-    for (int i = 0; i < M; ++i) {
-      MHA_UNROLL
-      for (int j = 0; j < N; ++j) sums[i][j].start_part();
-    }
-    MHA_UNROLL
-    for (int p = first; p < first + kTogether; ++p) {
-      Bits low[N], high[N];
-      MHA_UNROLL
-      for (int j = 0; j < N; ++j) Codes::load(codes + j * kPacketBytes, p, low + j, high + j);
-      MHA_UNROLL
-      for (int i = 0; i < M; ++i) {
-        const unsigned char* const features = x + i * x_row + 8 * p;
-        const Ints first_four = broadcast_word(features);
-        MHA_UNROLL
-        for (int j = 0; j < N; ++j) sums[i][j].add(Ints(low[j]), first_four);
-        const Ints last_four = broadcast_word(features + 4);
-        MHA_UNROLL
-        for (int j = 0; j < N; ++j) sums[i][j].add(Ints(high[j]), last_four);
-      }
-    }
-    MHA_UNROLL
-    for (int i = 0; i < M; ++i) {
-      MHA_UNROLL
-      for (int j = 0; j < N; ++j) sums[i][j].end_part();
+    for (int b = 0; b < kBases; ++b, base += 3 * row) {
+      bases[b] = base;
+      asm("" : "+r"(bases[b]));
     }
   }
+  MHA_INLINE const unsigned char* at(int i) const { return bases[i / 3] + i % 3 * row; }
+};
+
+template <class Sums, int M, int N>
+MHA_INLINE void start_parts(Sums (&sums)[M][N]) {
+  MHA_UNROLL
+  for (int i = 0; i < M; ++i) {
+    MHA_UNROLL
+    for (int j = 0; j < N; ++j) sums[i][j].start_part();
+  }
+}
+template <class Sums, int M, int N>
+MHA_INLINE void end_parts(Sums (&sums)[M][N]) {
+  MHA_UNROLL
+  for (int i = 0; i < M; ++i) {
+    MHA_UNROLL
+    for (int j = 0; j < N; ++j) sums[i][j].end_part();
+  }
+}
+
+/// M rows of N vectors of columns: adds the products of the 16 features of a half of kCodeFeatures, which are at `at` in the
+/// rows.
+template <class Codes, int M, int N>
+MHA_INLINE void add_half(const unsigned char* codes, int half, const RowBytes<M>& x, Index at,
+                         CodeSums<Codes::kMostCode> (&sums)[M][N]) {
+  MHA_UNROLL
+  for (int pair = 0; pair < 2; ++pair) {
+    Bits low[N], high[N];
+    MHA_UNROLL
+    for (int j = 0; j < N; ++j) Codes::load(codes + j * kPacketBytes, half, pair, low + j, high + j);
+    if constexpr (!CodeSums<Codes::kMostCode>::kTakesHalf) start_parts(sums);
+    MHA_UNROLL
+    for (int i = 0; i < M; ++i) {
+      const Ints first = broadcast_word(x.at(i) + at + 8 * pair);
+      MHA_UNROLL
+      for (int j = 0; j < N; ++j) sums[i][j].add(Ints(low[j]), first);
+    }
+    MHA_UNROLL
+    for (int i = 0; i < M; ++i) {
+      const Ints last = broadcast_word(x.at(i) + at + 8 * pair + 4);
+      MHA_UNROLL
+      for (int j = 0; j < N; ++j) sums[i][j].add(Ints(high[j]), last);
+    }
+    if constexpr (!CodeSums<Codes::kMostCode>::kTakesHalf) end_parts(sums);
+  }
+}
+
+/// The same of all kCodeFeatures. A loop over the halves: its code would be as long again for a hundredth of the time.
+template <class Codes, int M, int N>
+MHA_INLINE void add_codes(const unsigned char* codes, const RowBytes<M>& x, Index at,
+                          CodeSums<Codes::kMostCode> (&sums)[M][N]) {
+  using Sums = CodeSums<Codes::kMostCode>;
+  if constexpr (Sums::kTakesAll) start_parts(sums);
+#pragma GCC unroll 1
+  for (int half = 0; half < 2; ++half) {
+    if constexpr (!Sums::kTakesAll && Sums::kTakesHalf) start_parts(sums);
+    add_half<Codes>(codes, half, x, at + 16 * half, sums);
+    if constexpr (!Sums::kTakesAll && Sums::kTakesHalf) end_parts(sums);
+  }
+  if constexpr (Sums::kTakesAll) end_parts(sums);
 }
 
 MHA_INLINE Floats load_halves(const unsigned char* from) {
@@ -163,16 +204,18 @@ struct BlockRows {
     constexpr Index L = kLanes<float>;
     const ProjectionTile& tile = *strip.tile;
     const auto* unit = static_cast<const unsigned char*>(tile.panel);
-    const auto* const x = static_cast<const unsigned char*>(tile.x) + row * tile.x_row;
-    const auto* blocks = reinterpret_cast<const RowBlock<kFeatures>*>(x + tile.in_features);
+    const RowBytes<M> x(static_cast<const unsigned char*>(tile.x) + row * tile.x_row, tile.x_row);
     Results results[kPasses] = {};
-    for (Index k = 0; k < tile.in_features; k += kFeatures, unit += kPanel.size(), ++blocks) {
+    Index block = tile.in_features;  // where in a row
+    for (Index k = 0; k < tile.in_features; k += kFeatures, unit += kPanel.size(), block += sizeof(Block)) {
       if constexpr (kFeatures == 32) strip.prefetch(unit, kPanel.size());
       for (int pass = 0; pass < kPasses; ++pass) {
+        // Words of rows are broadcast anew: the compiler would keep those of the first pass, in memory.
+        if constexpr (kPasses > 1) asm volatile("" ::: "memory");
         if constexpr (kFeatures == 32)
-          add_block(unit, pass * N * L, x + k, blocks, tile.x_row, results[pass]);
+          add_block(unit, pass * N * L, x, k, block, results[pass]);
         else
-          add_parts(strip, unit, pass * N * L, x + k, blocks, tile.x_row, results[pass]);
+          add_parts(strip, unit, pass * N * L, x, k, block, results[pass]);
       }
     }
     const float* const bias = static_cast<const float*>(tile.bias);
@@ -189,21 +232,21 @@ struct BlockRows {
   }
 
  private:
-  using Block = const RowBlock<kFeatures>;
-  /// The block of row i.
-  MHA_INLINE static Block& of_row(Block* block, Index x_row, int i) {
-    return *reinterpret_cast<Block*>(reinterpret_cast<const unsigned char*>(block) + i * x_row);
+  using Block = RowBlock<kFeatures>;
+  /// The block of row i that lies at `block`.
+  MHA_INLINE static const Block& of_row(const RowBytes<M>& x, Index block, int i) {
+    return *reinterpret_cast<const Block*>(x.at(i) + block);
   }
 
-  MHA_INLINE static void add_block(const unsigned char* unit, Index column, const unsigned char* x, Block* block,
-                                   Index x_row, Results& results) {
+  MHA_INLINE static void add_block(const unsigned char* unit, Index column, const RowBytes<M>& x, Index k, Index block,
+                                   Results& results) {
     Sums sums;
     MHA_UNROLL
     for (int i = 0; i < M; ++i) {
       MHA_UNROLL
-      for (int j = 0; j < N; ++j) sums[i][j].start(-Format::kOffset * of_row(block, x_row, i).sum);
+      for (int j = 0; j < N; ++j) sums[i][j].start(-Format::kOffset * of_row(x, block, i).sum);
     }
-    add_codes<Codes, 4>(unit + 4 * column, 0, x, x_row, sums);
+    add_codes<Codes>(unit + 4 * column, x, k, sums);
     Floats scales[N];
     MHA_UNROLL
     for (int j = 0; j < N; ++j) scales[j] = load_scales<kFormat>(unit, column + j * kLanes<float>);
@@ -211,7 +254,7 @@ struct BlockRows {
     for (int i = 0; i < M; ++i) {
       MHA_UNROLL
       for (int j = 0; j < N; ++j)
-        results[i][j] += in_floats(sums[i][j].total) * (scales[j] * of_row(block, x_row, i).scale);
+        results[i][j] += in_floats(sums[i][j].total) * (scales[j] * of_row(x, block, i).scale);
     }
     if constexpr (kPanel.numbers > 1) {
       MHA_UNROLL
@@ -220,33 +263,39 @@ struct BlockRows {
       MHA_UNROLL
       for (int i = 0; i < M; ++i) {
         MHA_UNROLL
-        for (int j = 0; j < N; ++j) results[i][j] += scales[j] * of_row(block, x_row, i).scaled_sum;
+        for (int j = 0; j < N; ++j) results[i][j] += scales[j] * of_row(x, block, i).scaled_sum;
       }
     }
   }
 
   /// Of a block of 256 features, in parts of 32 or 16 with small scales.
   MHA_INLINE static void add_parts(const BlockStrip& strip, const unsigned char* unit, Index column,
-                                   const unsigned char* x, Block* block, Index x_row, Results& results) {
+                                   const RowBytes<M>& x, Index k, Index block, Results& results) {
     constexpr Index L = kLanes<float>;
-    constexpr int kPartsOfChunk = kFormat == WeightFormat::q6_k ? 2 : 1, kPairs = 4 / kPartsOfChunk;
+    constexpr int kPartsOfChunk = kFormat == WeightFormat::q6_k ? 2 : 1;
     const unsigned char* small = unit + kPanel.bytes_at() + column;
     if (column == 0) strip.prefetch(unit + kPanel.numbers_at(), kPanel.size() - kPanel.numbers_at());
     Ints totals[M][N] = {};
     const unsigned char* codes = unit + 4 * column;
     for (Index chunk = 0; chunk < kPanel.features / kCodeFeatures; ++chunk) {
       if (column == 0) strip.prefetch(codes, kPanel.code_bytes());
-      MHA_UNROLL
+#pragma GCC unroll 1
       for (int part = 0; part < kPartsOfChunk; ++part) {
         Sums sums;
         MHA_UNROLL
         for (int i = 0; i < M; ++i) {
           const std::int32_t first =
-              Format::kOffset == 0 ? 0 : -Format::kOffset * of_row(block, x_row, i).sums_of_16[2 * chunk + part];
+              Format::kOffset == 0 ? 0 : -Format::kOffset * of_row(x, block, i).sums_of_16[2 * chunk + part];
           MHA_UNROLL
           for (int j = 0; j < N; ++j) sums[i][j].start(first);
         }
-        add_codes<Codes, kPairs>(codes, part * kPairs, x, x_row, sums);
+        if constexpr (kPartsOfChunk == 1) {
+          add_codes<Codes>(codes, x, k, sums);
+        } else {
+          if constexpr (CodeSums<Codes::kMostCode>::kTakesHalf) start_parts(sums);
+          add_half<Codes>(codes, part, x, k + 16 * part, sums);
+          if constexpr (CodeSums<Codes::kMostCode>::kTakesHalf) end_parts(sums);
+        }
         MHA_UNROLL
         for (int j = 0; j < N; ++j) {
           const Ints scale = load_signed_bytes(small + j * L);
@@ -256,19 +305,19 @@ struct BlockRows {
         small += kBlockColumns;
       }
       codes += kPanel.code_bytes();
-      x += kCodeFeatures;
+      k += kCodeFeatures;
     }
     MHA_UNROLL
     for (int j = 0; j < N; ++j) {
       const Floats scale = load_halves(unit + kPanel.numbers_at() + 2 * (column + j * L));
       MHA_UNROLL
       for (int i = 0; i < M; ++i)
-        results[i][j] += in_floats(totals[i][j]) * (scale * of_row(block, x_row, i).scale);
+        results[i][j] += in_floats(totals[i][j]) * (scale * of_row(x, block, i).scale);
     }
-    if constexpr (kPanel.numbers > 1) subtract_offsets(unit, column, block, x_row, results);
+    if constexpr (kPanel.numbers > 1) subtract_offsets(unit, column, x, block, results);
   }
 
-  MHA_INLINE static void subtract_offsets(const unsigned char* unit, Index column, Block* block, Index x_row,
+  MHA_INLINE static void subtract_offsets(const unsigned char* unit, Index column, const RowBytes<M>& x, Index block,
                                           Results& results) {
     constexpr Index L = kLanes<float>;
     const unsigned char* const pairs = unit + kPanel.bytes_at() + 8 * kBlockColumns + 2 * column;
@@ -280,7 +329,7 @@ struct BlockRows {
       const Floats least = load_halves(unit + kPanel.numbers_at() + 2 * (kBlockColumns + column + j * L));
       MHA_UNROLL
       for (int i = 0; i < M; ++i) {
-        const auto& of_block = of_row(block, x_row, i);
+        const auto& of_block = of_row(x, block, i);
         Ints sum = {};
         MHA_UNROLL
         for (int p = 0; p < 4; ++p)
@@ -291,14 +340,9 @@ struct BlockRows {
   }
 };
 
-/// Most rows of a strip: as many sums as fill the registers at two vectors of columns, or at all of them for one or two
-/// rows.
-#if defined(__AVX512VNNI__)
-constexpr int kMostBlockRows = 12;
-#else
-constexpr int kMostBlockRows = kVectors == 4 ? 6 : 4;
-#endif
-constexpr int block_vectors(int rows) { return kVectors == 4 && rows <= 2 ? 4 : 2; }
+/// Most rows of a strip. With 4 x 4 vectors of sums 128 rows take 0.69 of the peak of VPDPBUSD on Zen 5 (q4_0, q4_k), with
+/// 8 x 2 vectors 0.66 and 0.72, for twice the code.
+constexpr int kMostBlockRows = 4;
 
 template <WeightFormat kFormat>
 struct BlockStrips {
@@ -310,7 +354,7 @@ struct BlockStrips {
  private:
   template <int M>
   constexpr void fill() {
-    strips[M - 1] = &BlockRows<kFormat, M, block_vectors(M)>::run;
+    strips[M - 1] = &BlockRows<kFormat, M, kVectors>::run;
     if constexpr (M < kMostBlockRows) fill<M + 1>();
   }
 };
