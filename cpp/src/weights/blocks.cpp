@@ -71,8 +71,15 @@ void pass_high_bits(To& file, const std::uint8_t* codes, Index n, int bits) {
 
 /// The fifth bits of a block of 32: bit i % 8 of byte i / 8 belongs to feature i.
 void pass_fifth_bits(From& file, std::uint8_t* codes) {
+  constexpr std::uint64_t kBytes = 0x0101010101010101;  // 1 in each byte
   const std::uint8_t* const high = file.take(4);
-  for (Index i = 0; i < 32; ++i) codes[i] |= static_cast<std::uint8_t>((high[i / 8] >> i % 8 & 1) << 4);
+  for (Index i = 0; i < 4; ++i, codes += 8) {
+    const std::uint64_t bit_of_byte = high[i] * kBytes & 0x8040201008040201;  // bit j is in byte j, at place j
+    std::uint64_t eight;
+    std::memcpy(&eight, codes, sizeof eight);
+    eight |= ((bit_of_byte + 0x7f * kBytes) & 0x80 * kBytes) >> 3;
+    std::memcpy(codes, &eight, sizeof eight);
+  }
 }
 void pass_fifth_bits(To& file, const std::uint8_t* codes) {
   std::uint8_t* const high = file.take(4);
@@ -164,42 +171,59 @@ void pass_block(WeightFormat format, File file, AnyBlock& block) {
   }
 }
 
-/// The byte of a panel that holds a part of the code of a feature, and the first of its bits there.
-struct Place {
-  Index byte;
-  int bit;
-};
-/// Of the low four bits of feature i of kCodeFeatures, in its column.
-Place nibble_of(Index i) { return {i / 8 * kPanelBytes + i % 4, i % 8 < 4 ? 0 : 4}; }
-/// Of its `bits` high bits.
-Place high_bits_of(Index i, int bits) {
-  const Index words = 8 / bits;  // of four features, whose high bits share a row
-  return {(4 + i / 4 / words) * kPanelBytes + i % 4, static_cast<int>(i / 4 % words) * bits};
-}
-Place byte_of(Index i) { return {i / 4 * kPanelBytes + i % 4, 0}; }
-
 /// Where byte i of a block lies among the rows of bytes. Offsets of parts lie in pairs.
 Index place_of_byte(WeightFormat format, Index i, Index column) {
   if (format == WeightFormat::q6_k || i < 8) return i * kBlockColumns + column;
   return i / 2 * 2 * kBlockColumns + 2 * column + i % 2;
 }
 
-/// Calls pass(place, bits, code, shift) for each part of the code of each feature: `bits` bits of it, above `shift`
-/// others, lie at `place` of the unit.
-template <class Pass>
-void for_each_part_of_codes(const BlockPanel& panel, Index column, Pass pass) {
-  const auto visit = [&](Index chunk, Index i, Place place, int bits, int shift) {
-    pass(chunk * panel.code_bytes() + 4 * column + place.byte, place.bit, bits, chunk * kCodeFeatures + i, shift);
-  };
-  for (Index chunk = 0; chunk < panel.features / kCodeFeatures; ++chunk)
-    for (Index i = 0; i < kCodeFeatures; ++i) {
-      if (panel.code_bits == 8) {
-        visit(chunk, i, byte_of(i), 8, 0);
-        continue;
-      }
-      visit(chunk, i, nibble_of(i), 4, 0);
-      if (const int high = panel.code_bits - 4; high > 0) visit(chunk, i, high_bits_of(i, high), high, 4);
-    }
+// The codes of four features, a byte each, are a word here, and the four bytes of a column in a row of a panel are another
+// one: `rows` points to the first row.
+
+std::uint32_t word_at(const std::uint8_t* at) {
+  std::uint32_t word;
+  std::memcpy(&word, at, sizeof word);
+  return word;
+}
+void set_word(std::uint8_t* at, std::uint32_t word) { std::memcpy(at, &word, sizeof word); }
+
+constexpr std::uint32_t kInBytes = 0x01010101;
+
+/// The codes of kCodeFeatures features to their rows.
+void pack_codes(int code_bits, const std::uint8_t* codes, std::uint8_t* rows) {
+  constexpr Index kWords = kCodeFeatures / 4;
+  if (code_bits == 8) {
+    for (Index w = 0; w < kWords; ++w) set_word(rows + w * kPanelBytes, word_at(codes + 4 * w));
+    return;
+  }
+  for (Index w = 0; w < kWords; w += 2, codes += 8, rows += kPanelBytes)
+    set_word(rows, (word_at(codes) & 15 * kInBytes) | (word_at(codes + 4) & 15 * kInBytes) << 4);
+  codes -= kCodeFeatures;
+  const int bits = code_bits - 4;
+  for (Index w = 0; bits > 0 && w < kWords; rows += kPanelBytes) {
+    std::uint32_t row = 0;
+    for (int at = 0; at < 8; at += bits, ++w)
+      row |= (word_at(codes + 4 * w) >> 4 & ((1u << bits) - 1) * kInBytes) << at;
+    set_word(rows, row);
+  }
+}
+
+/// The inverse.
+void unpack_codes(int code_bits, const std::uint8_t* rows, std::uint8_t* codes) {
+  constexpr Index kWords = kCodeFeatures / 4;
+  if (code_bits == 8) {
+    for (Index w = 0; w < kWords; ++w) set_word(codes + 4 * w, word_at(rows + w * kPanelBytes));
+    return;
+  }
+  for (Index w = 0; w < kWords; w += 2, rows += kPanelBytes) {
+    set_word(codes + 4 * w, word_at(rows) & 15 * kInBytes);
+    set_word(codes + 4 * w + 4, word_at(rows) >> 4 & 15 * kInBytes);
+  }
+  const int bits = code_bits - 4;
+  for (Index w = 0; bits > 0 && w < kWords; rows += kPanelBytes)
+    for (int at = 0; at < 8; at += bits, ++w)
+      set_word(codes + 4 * w,
+               word_at(codes + 4 * w) | (word_at(rows) >> at & ((1u << bits) - 1) * kInBytes) << 4);
 }
 
 float number_of(std::uint16_t bits) {
@@ -243,10 +267,8 @@ void pack_block(WeightFormat format, const std::byte* block, std::byte* unit, In
   Block parts;
   pass_block(format, From{reinterpret_cast<const std::uint8_t*>(block)}, parts);
   auto* const to = reinterpret_cast<std::uint8_t*>(unit);
-  for_each_part_of_codes(panel, column, [&](Index at, int bit, int bits, Index feature, int shift) {
-    const int mask = (1 << bits) - 1, part = parts.codes[feature] >> shift & mask;
-    to[at] = static_cast<std::uint8_t>((to[at] & ~(mask << bit)) | part << bit);
-  });
+  for (Index first = 0; first < panel.features; first += kCodeFeatures)
+    pack_codes(panel.code_bits, parts.codes + first, to + first / kCodeFeatures * panel.code_bytes() + 4 * column);
   for (Index i = 0; i < panel.numbers; ++i)
     std::memcpy(to + panel.numbers_at() + 2 * (i * kBlockColumns + column), &parts.numbers[i], 2);
   for (Index i = 0; i < panel.bytes; ++i) to[panel.bytes_at() + place_of_byte(format, i, column)] = parts.bytes[i];
@@ -256,9 +278,8 @@ void unpack_block(WeightFormat format, const std::byte* unit, Index column, std:
   const BlockPanel panel = block_panel(format);
   Block parts{};
   const auto* const from = reinterpret_cast<const std::uint8_t*>(unit);
-  for_each_part_of_codes(panel, column, [&](Index at, int bit, int bits, Index feature, int shift) {
-    parts.codes[feature] |= static_cast<std::uint8_t>((from[at] >> bit & ((1 << bits) - 1)) << shift);
-  });
+  for (Index first = 0; first < panel.features; first += kCodeFeatures)
+    unpack_codes(panel.code_bits, from + first / kCodeFeatures * panel.code_bytes() + 4 * column, parts.codes + first);
   for (Index i = 0; i < panel.numbers; ++i)
     std::memcpy(&parts.numbers[i], from + panel.numbers_at() + 2 * (i * kBlockColumns + column), 2);
   for (Index i = 0; i < panel.bytes; ++i) parts.bytes[i] = from[panel.bytes_at() + place_of_byte(format, i, column)];

@@ -340,33 +340,19 @@ struct BlockRows {
   }
 };
 
-/// Most rows of a strip. With 4 x 4 vectors of sums 128 rows take 0.69 of the peak of VPDPBUSD on Zen 5 (q4_0, q4_k), with
-/// 8 x 2 vectors 0.66 and 0.72, for twice the code.
-constexpr int kMostBlockRows = 4;
-
-template <WeightFormat kFormat>
+/// Strips have 4, 2 or 1 rows. With 4 x 4 vectors of sums 128 rows take 0.69 of the peak of VPDPBUSD on Zen 5 (q4_0), with
+/// 8 x 2 vectors 0.66, for twice the code.
+using BlockStripFunction = void (*)(const BlockStrip&, Index first_row);
 struct BlockStrips {
-  using Function = void (*)(const BlockStrip&, Index first_row);
-  Function strips[kMostBlockRows];
-
-  constexpr BlockStrips() : strips{} { fill<1>(); }
-
- private:
-  template <int M>
-  constexpr void fill() {
-    strips[M - 1] = &BlockRows<kFormat, M, kVectors>::run;
-    if constexpr (M < kMostBlockRows) fill<M + 1>();
-  }
+  BlockStripFunction four, two, one;
 };
 
 /// Bytes of a panel that the first strip of rows prefetches before it reads them. The others find it in level 2.
 constexpr Index kBlockBytesAhead = 8192;
 
-/// Computes the strips of all rows of a tile, `strips[M - 1]` for M rows, of nearly equal height.
-inline void project_strips(const ProjectionTile& tile, void* scratch,
-                           void (*const* strips)(const BlockStrip&, Index first_row)) {
+/// Computes all rows of a tile, strip by strip.
+inline void project_strips(const ProjectionTile& tile, void* scratch, const BlockStrips& strips) {
   constexpr Index L = kLanes<float>, kGroup = kVectorBytes / Index(sizeof(float)), kGroups = kBlockColumns / kGroup;
-  if (tile.rows == 0) return;
   bool is_direct = tile.out_step == 1;
   for (Index g = 0; g < kGroups; ++g) is_direct = is_direct && tile.group_columns[g] == kGroup;
   float* const staged = static_cast<float*>(scratch);
@@ -374,12 +360,11 @@ inline void project_strips(const ProjectionTile& tile, void* scratch,
   for (Index g = 0; g < kGroups; ++g) strip.out[g] = is_direct ? static_cast<float*>(tile.out[g]) : staged + g * kGroup;
   float* columns[kBlockColumns / L];
   for (Index c = 0; c < kBlockColumns; c += L) columns[c / L] = strip.at(0, c);
-  const Index count = (tile.rows + kMostBlockRows - 1) / kMostBlockRows, least = tile.rows / count;
-  for (Index s = 0, row = 0; s < count; ++s) {
-    const Index height = least + (s < tile.rows % count);
-    strips[height - 1](strip, row);
+  for (Index row = 0, height; row < tile.rows; row += height) {
+    const Index left = tile.rows - row;
+    height = left >= 4 ? 4 : left >= 2 ? 2 : 1;
+    (height == 4 ? strips.four : height == 2 ? strips.two : strips.one)(strip, row);
     activate<float>(tile.activation, columns, int(kBlockColumns / L), row, height, strip.out_row);
-    row += height;
     strip.ahead = 0;
   }
   if (is_direct) return;
@@ -393,8 +378,9 @@ inline void project_strips(const ProjectionTile& tile, void* scratch,
 
 template <WeightFormat kFormat>
 void project_blocks(const ProjectionTile& tile, void* scratch) {
-  static constexpr BlockStrips<kFormat> kStrips;
-  project_strips(tile, scratch, kStrips.strips);
+  static constexpr BlockStrips kStrips = {&BlockRows<kFormat, 4, kVectors>::run, &BlockRows<kFormat, 2, kVectors>::run,
+                                         &BlockRows<kFormat, 1, kVectors>::run};
+  project_strips(tile, scratch, kStrips);
 }
 
 }  // namespace
