@@ -73,8 +73,7 @@ py::dict block_formats() {
   py::dict formats;
   for (int i = 1; i < kNumWeightFormats; ++i) {
     const auto format = static_cast<WeightFormat>(i);
-    const BlockSize block = block_of(format);
-    if (has_blocks(format)) formats[name_of(format)] = py::make_tuple(block.features, block.bytes);
+    if (has_blocks(format)) formats[name_of(format)] = py::make_tuple(block_features(format), block_bytes(format));
   }
   return formats;
 }

@@ -50,11 +50,11 @@ inline WeightFormat block_format_of(const py::tuple& blocks) {
 /// a matrix of int8, and with a matrix in blocks the bias is float32.
 inline LinearWeights linear_weights(const char* function, const py::tuple& given) {
   if (given.size() != 3) throw py::type_error("a linear map must be a tuple (weight, bias, scale)");
-  const bool has_blocks = py::isinstance<py::tuple>(given[0]);
-  const py::tuple blocks = has_blocks ? py::tuple(given[0]) : py::make_tuple(py::none(), "");
+  const bool is_blocks = py::isinstance<py::tuple>(given[0]);
+  const py::tuple blocks = is_blocks ? py::tuple(given[0]) : py::make_tuple(py::none(), "");
   const Argument list[] = {
-      {"weight", has_blocks ? py::handle(blocks[0]) : py::handle(given[0])}, {"bias", given[1]}, {"scale", given[2]}};
-  const bool is_bytes = has_blocks || !given[2].is_none();
+      {"weight", is_blocks ? py::handle(blocks[0]) : py::handle(given[0])}, {"bias", given[1]}, {"scale", given[2]}};
+  const bool is_bytes = is_blocks || !given[2].is_none();
   const ArrayArguments arrays = is_bytes ? ArrayArguments(function, list, DType::f32) : ArrayArguments(function, list);
   return {is_bytes ? arrays.int8_tensor(0, 2, 2) : arrays.tensor(0, 2, 2), arrays.optional_tensor(1, 1, 1),
           arrays.optional_tensor(2, 1, 1), block_format_of(blocks)};
@@ -74,14 +74,14 @@ inline NewArray new_vector(DType dtype, Index size, bool wanted) {
 struct NewLinear {
   NewLinear(const LinearShape& shape, DType dtype, WeightFormat format) {
     const bool is_int8 = has_scales(format);
-    const BlockSize block = block_of(format);
-    const bool has_blocks = block.features > 0;
-    const Index extents[] = {shape.out_features,
-                             has_blocks ? shape.in_features / block.features * block.bytes : shape.in_features};
-    const NewArray weight = new_array(is_int8 || has_blocks ? DType::int8 : dtype, 2, extents);
+    const bool is_bytes = has_blocks(format);
+    const Index columns =
+        is_bytes ? shape.in_features / block_features(format) * block_bytes(format) : shape.in_features;
+    const Index extents[] = {shape.out_features, columns};
+    const NewArray weight = new_array(is_int8 || is_bytes ? DType::int8 : dtype, 2, extents);
     const NewArray bias = new_vector(dtype, shape.out_features, shape.has_bias);
     const NewArray scale = new_vector(DType::f32, shape.out_features, is_int8);
-    const py::object matrix = has_blocks ? py::make_tuple(weight.array, name_of(format)) : weight.array;
+    const py::object matrix = is_bytes ? py::make_tuple(weight.array, name_of(format)) : weight.array;
     arrays = py::make_tuple(matrix, bias.array, scale.array);
     views = {weight.view, bias.view, scale.view};
   }

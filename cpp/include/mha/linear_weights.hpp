@@ -24,8 +24,8 @@ struct BasicLinearWeights {
 
   Index out_features() const { return weight.extents[0]; }
   Index in_features() const {
-    const BlockSize block = block_of(block_format);
-    return block.features > 0 ? weight.extents[1] / block.bytes * block.features : weight.extents[1];
+    if (!has_blocks(block_format)) return weight.extents[1];
+    return weight.extents[1] / block_bytes(block_format) * block_features(block_format);
   }
 };
 

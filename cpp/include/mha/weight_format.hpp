@@ -47,19 +47,26 @@ constexpr bool has_scales(WeightFormat format) {
   return kHasScales[static_cast<int>(format)];
 }
 
-/// The weights in a block, and its bytes; both 0 where weights do not lie in blocks.
-struct BlockSize {
-  int features, bytes;
-};
-constexpr BlockSize block_of(WeightFormat format) {
-  constexpr BlockSize kBlocks[] = {
-#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales, block_features, block_bytes) \
-  {block_features, block_bytes},
+/// The weights of a block; 0 where weights do not lie in blocks.
+constexpr int block_features(WeightFormat format) {
+  constexpr int kAll[] = {
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales, block_features, block_bytes) block_features,
 #include "mha/weight_formats.def"
 #undef MHA_WEIGHT_FORMAT
   };
-  return kBlocks[static_cast<int>(format)];
+  return kAll[static_cast<int>(format)];
 }
-constexpr bool has_blocks(WeightFormat format) { return block_of(format).features > 0; }
+
+/// The bytes of a block in a file, likewise.
+constexpr int block_bytes(WeightFormat format) {
+  constexpr int kAll[] = {
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales, block_features, block_bytes) block_bytes,
+#include "mha/weight_formats.def"
+#undef MHA_WEIGHT_FORMAT
+  };
+  return kAll[static_cast<int>(format)];
+}
+
+constexpr bool has_blocks(WeightFormat format) { return block_features(format) > 0; }
 
 }  // namespace mha

@@ -92,7 +92,7 @@ struct RowsOfBlocks {
     const RowsOfBlocks& all = *static_cast<const RowsOfBlocks*>(context);
     const TensorView& matrix = all.weights.weight;
     dequantize_blocks(all.weights.block_format, static_cast<const std::byte*>(matrix.data) + row * matrix.strides[0],
-                      all.out.extents[1] / block_of(all.weights.block_format).features,
+                      all.out.extents[1] / block_features(all.weights.block_format),
                       static_cast<float*>(all.out.data) + row * all.out.strides[0]);
   }
 };

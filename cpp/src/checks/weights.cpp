@@ -50,6 +50,11 @@ std::string dtypes_of(const Linears<TensorView>& linears, Named others) {
   return text;
 }
 
+/// The columns of a matrix as it is given: numbers, or bytes of blocks.
+Index columns_of(WeightFormat format, Index in_features) {
+  return has_blocks(format) ? in_features / block_features(format) * block_bytes(format) : in_features;
+}
+
 /// Matrices in blocks are rows of whole blocks, whose bytes lie next to each other.
 void check_blocks(const char* f, WeightFormat format, const Linears<TensorView>& linears) {
   if (has_blocks(format))
@@ -59,16 +64,16 @@ void check_blocks(const char* f, WeightFormat format, const Linears<TensorView>&
     const std::string name = prefix + "weight", format_name = name_of(weights.block_format);
     const TensorView& weight = weights.weight;
     if (!weight || weights.block_format == WeightFormat::plain) continue;
-    const BlockSize block = block_of(weights.block_format);
-    if (block.features == 0) throw std::invalid_argument(std::string(f) + ": " + name + " has no block format");
+    const int bytes = block_bytes(weights.block_format);
+    if (bytes == 0) throw std::invalid_argument(std::string(f) + ": " + name + " has no block format");
     if (weight.dtype != DType::int8)
       throw DTypeError(std::string(f) + ": " + name + " in " + format_name + " must be bytes, as int8; got " +
                        name_of(weight.dtype));
     check_tensor(f, name.c_str(), weight);
-    if (weight.rank != 2 || weight.extents[1] < 1 || weight.extents[1] % block.bytes != 0 ||
+    if (weight.rank != 2 || weight.extents[1] < 1 || weight.extents[1] % bytes != 0 ||
         (weight.extents[1] > 1 && weight.strides[1] != 1))
       fail(f,
-           name + " in " + format_name + " must be rows of whole blocks of " + std::to_string(block.bytes) +
+           name + " in " + format_name + " must be rows of whole blocks of " + std::to_string(bytes) +
                " bytes, next to each other",
            {{name.c_str(), weight}});
     if (weights.scale) fail(f, prefix + "scale belongs to weights given in int8", {{name.c_str(), weight}});
@@ -143,13 +148,13 @@ void check_shape(const char* f, const std::string& name, const TensorView& view,
 
 void check_shapes(const char* f, const Linears<TensorView>& linears) {
   for (const auto& [prefix, weights, out_features, in_features] : linears) {
-    const BlockSize block = block_of(weights.block_format);
-    if (block.features > 0 && in_features % block.features != 0)
+    const Index features = block_features(weights.block_format);
+    if (features > 0 && in_features % features != 0)
       fail(f,
            prefix + "weight in " + name_of(weights.block_format) + " must have a multiple of " +
-               std::to_string(block.features) + " input features, and the layer has " + std::to_string(in_features),
+               std::to_string(features) + " input features, and the layer has " + std::to_string(in_features),
            {{(prefix + "weight").c_str(), weights.weight}});
-    const Index columns = block.features > 0 ? in_features / block.features * block.bytes : in_features;
+    const Index columns = columns_of(weights.block_format, in_features);
     check_shape(f, prefix + "weight", weights.weight, {out_features, columns});
     if (weights.bias) check_shape(f, prefix + "bias", weights.bias, {out_features});
   }
@@ -160,12 +165,12 @@ void check_copies(const char* f, const std::vector<WeightFormat>& formats, DType
                   const Linears<MutableTensorView>& linears) {
   auto format = formats.begin();
   for (const auto& [prefix, copies, out_features, in_features] : linears) {
-    const BlockSize block = block_of(*format);
-    const DType matrix = has_scales(*format) || block.features > 0 ? DType::int8 : dtype;
+    const bool is_bytes = has_blocks(*format);
+    const DType matrix = has_scales(*format) || is_bytes ? DType::int8 : dtype;
+    const Index columns = columns_of(*format, in_features);
     ++format;
-    const Index columns = block.features > 0 ? in_features / block.features * block.bytes : in_features;
     check_copy(f, (prefix + "weight").c_str(), copies.weight, matrix, {out_features, columns});
-    if (block.features > 0 && copies.weight && columns > 1 && copies.weight.strides[1] != 1)
+    if (is_bytes && copies.weight && columns > 1 && copies.weight.strides[1] != 1)
       fail(f, prefix + "weight must have the bytes of a row next to each other",
            {{(prefix + "weight").c_str(), copies.weight}});
     check_copy(f, (prefix + "bias").c_str(), copies.bias, dtype, {out_features});
@@ -272,8 +277,8 @@ void validate(const MultiHeadAttention& layer, const MultiHeadAttention::WeightO
   constexpr char f[] = "MultiHeadAttention.copy_weights";
   const MultiHeadAttentionConfig& c = layer.config();
   const PackedAttention& packed = layer.packed();
-  check_copies(f, {packed.query.format(), packed.key.format(), packed.value.format(), packed.out.format()}, layer.dtype(),
-               linears_of(c, o));
+  check_copies(f, {packed.query.format(), packed.key.format(), packed.value.format(), packed.out.format()},
+               layer.dtype(), linears_of(c, o));
   check_copy(f, "added_key", o.added_key, layer.dtype(), {c.num_kv_heads * c.head_dim});
   check_copy(f, "added_value", o.added_value, layer.dtype(), {c.num_kv_heads * c.value_head_dim});
 }

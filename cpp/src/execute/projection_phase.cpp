@@ -17,8 +17,9 @@ const ProjectionKernel& kernel_of(const Projection& p) { return kernel_of(*p.ker
 
 /// Whether both read the same rows, in the same form.
 bool same_rows(const Projection& a, const Projection& b) {
-  return kernel_of(a).read == kernel_of(b).read && a.x.data == b.x.data && a.batch == b.batch && a.rows == b.rows && a.x.batch == b.x.batch &&
-         a.x.row == b.x.row && a.x.step == b.x.step && a.linear->in_features() == b.linear->in_features();
+  return kernel_of(a).read == kernel_of(b).read && a.x.data == b.x.data && a.batch == b.batch && a.rows == b.rows &&
+         a.x.batch == b.x.batch && a.x.row == b.x.row && a.x.step == b.x.step &&
+         a.linear->in_features() == b.linear->in_features();
 }
 
 // Scratch of a worker: sums of a panel, the results of one on the way to their places, rows as they are read.

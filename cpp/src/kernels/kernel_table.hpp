@@ -177,7 +177,7 @@ struct BlockPanel {
 
 /// In a format without blocks: of no features.
 constexpr BlockPanel block_panel(WeightFormat format) {
-  const Index features = block_of(format).features;
+  const Index features = block_features(format);
   switch (format) {
     case WeightFormat::q4_0:
     case WeightFormat::iq4_nl:

@@ -109,7 +109,7 @@ template <int kFormat = 0>
 constexpr void set_block_kernels([[maybe_unused]] DTypeKernels& kernels) {
   if constexpr (kFormat < kNumWeightFormats) {
     constexpr auto format = static_cast<WeightFormat>(kFormat);
-    constexpr int kFeatures = block_of(format).features;
+    constexpr int kFeatures = block_features(format);
     if constexpr (kFeatures > 0)
       kernels.project[kFormat] = {&block_rows_bytes<kFeatures>, &quantize_blocks<kFeatures>,
                                   &project_rows<float, &project_blocks<format>>};

@@ -58,7 +58,8 @@ void pass_high_bits(From& file, std::uint8_t* codes, Index n, int bits) {
   const std::uint8_t* const high = file.take(n);
   const int mask = (1 << bits) - 1;
   for (Index part = 0; part < 8 / bits; ++part)
-    for (Index i = 0; i < n; ++i) codes[part * n + i] |= static_cast<std::uint8_t>((high[i] >> part * bits & mask) << 4);
+    for (Index i = 0; i < n; ++i)
+      codes[part * n + i] |= static_cast<std::uint8_t>((high[i] >> part * bits & mask) << 4);
 }
 void pass_high_bits(To& file, const std::uint8_t* codes, Index n, int bits) {
   std::uint8_t* const high = file.take(n);
@@ -222,8 +223,7 @@ void unpack_codes(int code_bits, const std::uint8_t* rows, std::uint8_t* codes) 
   const int bits = code_bits - 4;
   for (Index w = 0; bits > 0 && w < kWords; rows += kPanelBytes)
     for (int at = 0; at < 8; at += bits, ++w)
-      set_word(codes + 4 * w,
-               word_at(codes + 4 * w) | (word_at(rows) >> at & ((1u << bits) - 1) * kInBytes) << 4);
+      set_word(codes + 4 * w, word_at(codes + 4 * w) | (word_at(rows) >> at & ((1u << bits) - 1) * kInBytes) << 4);
 }
 
 float number_of(std::uint16_t bits) {
@@ -288,8 +288,8 @@ void unpack_block(WeightFormat format, const std::byte* unit, Index column, std:
 }
 
 void dequantize_blocks(WeightFormat format, const std::byte* blocks, Index count, float* weights) {
-  const BlockSize size = block_of(format);
-  for (Index b = 0; b < count; ++b, blocks += size.bytes, weights += size.features) {
+  const Index bytes = block_bytes(format), features = block_features(format);
+  for (Index b = 0; b < count; ++b, blocks += bytes, weights += features) {
     Block block;
     pass_block(format, From{reinterpret_cast<const std::uint8_t*>(blocks)}, block);
     const float scale = number_of(block.numbers[0]);

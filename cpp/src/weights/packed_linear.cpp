@@ -212,11 +212,11 @@ void PackedLinear::for_each_feature(Index p, Visitor visit) const {
 /// are next to each other.
 template <class Byte, class View, class Visitor>
 void PackedLinear::for_each_block(Byte* panel, const View& matrix, Index feature, Visitor visit) const {
-  const Index size = block_panel(format_).size(), bytes = block_of(format_).bytes;
+  const Index size = block_panel(format_).size(), bytes = block_bytes(format_);
   const Index column = (panel - data_.get()) % panel_bytes() / Index{sizeof(float)};
   Byte* unit = panel - column * Index{sizeof(float)};
   auto* block = element(matrix, feature);
-  for (Index b = 0; b < in_features_ / block_of(format_).features; ++b, unit += size, block += bytes)
+  for (Index b = 0; b < in_features_ / block_features(format_); ++b, unit += size, block += bytes)
     visit(unit, column, block);
 }
 

@@ -15,7 +15,7 @@ from ..functions.messages import listed, name_of_type, shown
 from ._constructor_arguments import WeightDType, checked_weight_dtype
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike, NDArray
+    from numpy.typing import DTypeLike
 
 
 class GivenWeights(NamedTuple):
@@ -41,19 +41,19 @@ def given_weights(
     """Read weights, and round them once where they are not in `dtype`.
 
     Arrays in `dtype` are not copied. A matrix in int8 is stored as it is if there is an array of its scales. Without a
-    `dtype`, all weights must have the same dtype. A BlockMatrix stays as it is, unless the caller gives another dtype or
-    a `weight_dtype`.
+    `dtype`, all weights must have the same dtype. A BlockMatrix stays as it is, unless the caller gives another dtype
+    or a `weight_dtype`.
     """
     if not isinstance(weights, Mapping):
         raise TypeError(f"{function}: weights must be a mapping of names to arrays; got {name_of_type(weights)}")
     arrays: dict[str, Any] = {name: to_numpy(function, name, x) for name, x in weights.items() if x is not None}
     if unknown := [name for name in arrays if not isinstance(name, str)]:
         raise TypeError(f"{function}: names of weights must be strings; got {listed(map(shown, unknown))}")
-    if wrong := [f"{name} is a {name_of_type(x)}" for name, x in arrays.items() if not isinstance(x, np.ndarray | BlockMatrix)]:
+    if wrong := [
+        f"{name} is a {name_of_type(x)}" for name, x in arrays.items() if not isinstance(x, np.ndarray | BlockMatrix)
+    ]:
         raise TypeError(f"{function}: expected arrays; {listed(wrong)}")
-    kinds = {
-        name: "float32" if isinstance(x, BlockMatrix) else _core.dtype_name(x.dtype) for name, x in arrays.items()
-    }
+    kinds = {name: "float32" if isinstance(x, BlockMatrix) else _core.dtype_name(x.dtype) for name, x in arrays.items()}
     of_numbers = {name: kind for name, kind in kinds.items() if kind != "int8" or f"{name}_scale" not in kinds}
     if wrong := [f"{name} {kind}" for name, kind in of_numbers.items() if kind not in LAYER_DTYPES]:
         raise TypeError(f"{function}: weights must be {' or '.join(LAYER_DTYPES)}; got {listed(wrong)}")

@@ -37,8 +37,8 @@ class LayerState(Leaf):
         [out_dim, H Dv]. Biases are ``in_proj_bias`` and ``out_proj.bias``. If only some of query, key and value have
         one, they are ``q_proj_bias``, ``k_proj_bias`` or ``v_proj_bias``. `add_bias_kv` adds ``bias_k`` [1, 1, Hk D]
         and ``bias_v`` [1, 1, Hk Dv]. Matrices in int8 have scales, ``in_proj_weight_scale`` [H D + Hk D + Hk Dv] and
-        so on. A `BlockMatrix` is one again; if query, key and value differ in format, they are three matrices. `qk_norm`
-        adds ``q_norm.weight`` and ``k_norm.weight`` [D], and "layer" also ``q_norm.bias`` and
+        so on. A `BlockMatrix` is one again; if query, key and value differ in format, they are three matrices.
+        `qk_norm` adds ``q_norm.weight`` and ``k_norm.weight`` [D], and "layer" also ``q_norm.bias`` and
         ``k_norm.bias``.
         """
         core = self._core  # one for all: another thread may load weights meanwhile

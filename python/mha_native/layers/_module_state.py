@@ -241,7 +241,10 @@ class Leaf(ModuleState):
         leaf, saved = bare(type(self)), self.__getstate__()
         name = _core.dtype_name(dtype)
         if name != _core.dtype_name(self.dtype):
-            state = {which: _core.convert(array, dtype) for which, array in _without_scales(in_numbers(self.state_dict())).items()}
+            state = {
+                which: _core.convert(array, dtype)
+                for which, array in _without_scales(in_numbers(self.state_dict())).items()
+            }
             saved |= {"dtype": name, "weight_dtype": name, "state": packed_state(state)}
         leaf.__setstate__(saved)
         return leaf
@@ -295,7 +298,9 @@ def checked_arrays(
     Matrices with scales must be int8, and all other arrays `dtype`. In float32 a matrix may be a BlockMatrix.
     """
     arrays: dict[str, Any] = {name: to_numpy(function, name, state[name]) for name in expected if name in state}
-    wrong_kinds = [f"{name} is a {name_of_type(x)}" for name, x in arrays.items() if not isinstance(x, np.ndarray | BlockMatrix)]
+    wrong_kinds = [
+        f"{name} is a {name_of_type(x)}" for name, x in arrays.items() if not isinstance(x, np.ndarray | BlockMatrix)
+    ]
     if wrong_kinds:
         raise TypeError(f"{function}: expected arrays; {listed(wrong_kinds)}")
 
@@ -312,12 +317,14 @@ def checked_arrays(
         raise ValueError(f"{function}: " + "; ".join(f"{what}: {listed(n)}" for what, n in complaints.items() if n))
     own = _core.dtype_name(dtype)
     wanted = {name: "int8" if f"{name}_scale" in expected else own for name in expected}
-    if blocks := [name for name, array in arrays.items() if isinstance(array, BlockMatrix)]:
-        if own != "float32":
-            raise TypeError(f"{function}: a BlockMatrix needs a layer in float32, and the layer is {own}: {listed(blocks)}")
+    blocks = [name for name, array in arrays.items() if isinstance(array, BlockMatrix)]
+    if blocks and own != "float32":
+        raise TypeError(f"{function}: a BlockMatrix needs a layer in float32, and the layer is {own}: {listed(blocks)}")
     wrong_dtypes = [
         f"{name} {given}" + " instead of int8" * (wanted[name] != own)
-        for name, given in ((name, _core.dtype_name(array.dtype)) for name, array in arrays.items() if name not in blocks)
+        for name, given in (
+            (name, _core.dtype_name(array.dtype)) for name, array in arrays.items() if name not in blocks
+        )
         if given != wanted[name]
     ]
     if wrong_dtypes:

@@ -1,4 +1,4 @@
-"""Matrices in the blocks of GGUF files: their bytes, their numbers, and products bit by bit against integers in NumPy."""
+"""Matrices in the blocks of GGUF files: bytes, numbers, and products bit by bit against integers in NumPy."""
 
 from __future__ import annotations
 
@@ -165,7 +165,10 @@ def test_each_projection_of_attention_has_a_format_of_its_own(mix: tuple[str, ..
 
 
 def test_other_formats_are_made_of_the_numbers(rng: Any) -> None:
-    weights = {"linear1.weight": random_matrix("q4_k", 256, 256, rng), "linear2.weight": random_matrix("q6_k", 256, 256, rng)}
+    weights = {
+        "linear1.weight": random_matrix("q4_k", 256, 256, rng),
+        "linear2.weight": random_matrix("q6_k", 256, 256, rng),
+    }
     layer = mha.FeedForward.from_weights(weights)
     numbers = {name: matrix.dequantize() for name, matrix in weights.items()}
     x = _normal(rng, 5, 256)
@@ -186,43 +189,45 @@ def test_other_formats_are_made_of_the_numbers(rng: Any) -> None:
     assert set(mixed.state_dict()) == {"linear1.weight", "linear1.weight_scale", "linear2.weight"}
 
 
-def _bytes(*shape: int) -> Any:
-    return np.zeros(shape, np.uint8)
+def _block(rows: int = 2, size: int = 18, format: Any = "q4_0", in_features: int = 32) -> mha.BlockMatrix:
+    return mha.BlockMatrix(np.zeros((rows, size), np.uint8), format, in_features)
+
+
+def _core_linear(size: int, format: str) -> Any:
+    return _core.Linear(((np.zeros((2, size), np.int8), format), None, None), "")
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: mha.BlockMatrix(_bytes(2, 18), "q9_9", 32), ValueError, "dtype must be one of 'q4_0', 'q4_1'"),
-        (lambda: mha.BlockMatrix(_bytes(2, 18).view(np.int8), "q4_0", 32), TypeError, "uint8 with 2 axes; got int8 [2, 18]"),
-        (lambda: mha.BlockMatrix([[1]], "q4_0", 32), TypeError, "uint8 with 2 axes; got list"),
-        (lambda: mha.BlockMatrix(_bytes(2, 18), "q4_0", 48), ValueError, "a multiple of 32 in q4_0; got 48"),
-        (lambda: mha.BlockMatrix(_bytes(2, 144), "q4_k", 128), ValueError, "a multiple of 256 in q4_k; got 128"),
-        (lambda: mha.BlockMatrix(_bytes(2, 17), "q4_0", 32), ValueError, "row of 18 bytes for 32 features in q4_0; got [2, 17]"),
-        (lambda: mha.BlockMatrix(_bytes(0, 18), "q4_0", 32), ValueError, "at least 1 row of 18 bytes"),
+        (lambda: _block(format="q9_9"), ValueError, "dtype must be one of 'q4_0', 'q4_1'"),
+        (lambda: mha.BlockMatrix(np.zeros((2, 18), np.int8), "q4_0", 32), TypeError, "2 axes; got int8 [2, 18]"),
+        (lambda: mha.BlockMatrix([[1]], "q4_0", 32), TypeError, "uint8 with 2 axes; got list"),  # type: ignore[arg-type]
+        (lambda: _block(in_features=48), ValueError, "a multiple of 32 in q4_0; got 48"),
+        (lambda: _block(2, 144, "q4_k", 128), ValueError, "a multiple of 256 in q4_k; got 128"),
+        (lambda: _block(2, 17), ValueError, "row of 18 bytes for 32 features in q4_0; got [2, 17]"),
+        (lambda: _block(0), ValueError, "at least 1 row of 18 bytes"),
         (lambda: mha.Linear(32, 2, weight_dtype="q4_0"), TypeError, "must be 'float32' or"),
         (lambda: mha.Linear(32, 2).quantize("q4_0"), TypeError, "must be 'float32' or"),
         (
-            lambda: mha.Linear(32, 2, bias=False, dtype="float64").load_state_dict(
-                {"weight": mha.BlockMatrix(_bytes(2, 18), "q4_0", 32)}
-            ),
+            lambda: mha.Linear(32, 2, bias=False, dtype="float64").load_state_dict({"weight": _block()}),
             TypeError,
             "a BlockMatrix needs a layer in float32, and the layer is float64: weight",
         ),
         (
-            lambda: mha.Linear(64, 2).load_state_dict({"weight": mha.BlockMatrix(_bytes(2, 18), "q4_0", 32)}),
+            lambda: mha.Linear(64, 2, bias=False).load_state_dict({"weight": _block()}),
             ValueError,
             "weight [2, 32] instead of [2, 64]",
         ),
         (
-            lambda: mha.Linear.from_weights(mha.BlockMatrix(_bytes(2, 18), "q4_0", 32)).forward_and_record(np.ones((1, 32), F32)),
+            lambda: mha.Linear.from_weights(_block()).forward_and_record(np.ones((1, 32), F32)),
             TypeError,
             "got 'q4_0' in the layer",
         ),
-        (lambda: _core.Linear(((_bytes(2, 17).view(np.int8), "q4_0"), None, None), ""), ValueError, "whole blocks of 18 bytes"),
-        (lambda: _core.Linear(((_bytes(2, 18).view(np.int8), ""), None, None), ""), TypeError, "one floating-point dtype"),
+        (lambda: _core_linear(17, "q4_0"), ValueError, "whole blocks of 18 bytes"),
+        (lambda: _core_linear(18, ""), TypeError, "one floating-point dtype"),
     ],
-)  # fmt: skip
+)
 def test_errors(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         call()

@@ -23,7 +23,7 @@ FORMATS = tuple(_core.block_formats())
 
 
 class Blocks(NamedTuple):
-    """The parts of blocks [rows, blocks]: a weight is ``scale s_p q - least m_p`` or, in blocks of 32, ``scale q + m``."""
+    """The parts of blocks [rows, blocks]: a weight is ``scale s_p q - offset m_p``; of 32 ``scale q + offset``."""
 
     integers: NDArray[np.int64]  # [rows, blocks, parts, features of a part]
     scale: NDArray[np.float32]  # [rows, blocks]
@@ -39,7 +39,9 @@ def random_matrix(
     features, size = _core.block_formats()[format]
     blocks = rng.integers(0, 256, (out_features, in_features // features, size), np.uint8)
     if not any_scale:
-        numbers = {"mxfp4": [], "q6_k": [208]}.get(format, [0, 2] if format in ("q4_1", "q5_1", "q4_k", "q5_k") else [0])
+        numbers = {"mxfp4": [], "q6_k": [208]}.get(
+            format, [0, 2] if format in ("q4_1", "q5_1", "q4_k", "q5_k") else [0]
+        )
         for place in numbers:
             values = rng.uniform(-0.01, 0.01, (*blocks.shape[:2], 1)).astype("<f2")
             blocks[..., place : place + 2] = values.view(np.uint8)
@@ -50,11 +52,12 @@ def random_matrix(
 
 def read_blocks(matrix: mha.BlockMatrix) -> Blocks:
     """The parts of the blocks of a matrix."""
-    features, size = _core.block_formats()[matrix.dtype]
+    size = _core.block_formats()[matrix.dtype][1]
     raw = np.ascontiguousarray(matrix.data).reshape(len(matrix.data), -1, size)
 
     def number(place: int) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = np.ascontiguousarray(raw[..., place : place + 2]).view("<f2")[..., 0].astype(np.float32)
+        halves = np.ascontiguousarray(raw[..., place : place + 2]).view("<f2")
+        found: NDArray[np.float32] = halves[..., 0].astype(np.float32)
         return found
 
     def nibbles(place: int, count: int, run: int) -> NDArray[np.int64]:

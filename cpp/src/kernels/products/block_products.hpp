@@ -183,8 +183,9 @@ constexpr std::uint8_t code_of_byte(int value) { return static_cast<std::uint8_t
 struct Iq4NlTable {
   static constexpr int kMostCode = 128, kOffset = kByteOffset;
   alignas(16) static constexpr std::uint8_t kBytes[16] = {
-      code_of_byte(-127), code_of_byte(-104), code_of_byte(-83), code_of_byte(-65), code_of_byte(-49), code_of_byte(-35),
-      code_of_byte(-22),  code_of_byte(-10),  code_of_byte(1),   code_of_byte(13),  code_of_byte(25),  code_of_byte(38),
+      code_of_byte(-127), code_of_byte(-104), code_of_byte(-83), code_of_byte(-65),
+      code_of_byte(-49),  code_of_byte(-35),  code_of_byte(-22), code_of_byte(-10),
+      code_of_byte(1),    code_of_byte(13),   code_of_byte(25),  code_of_byte(38),
       code_of_byte(53),   code_of_byte(69),   code_of_byte(89),  code_of_byte(113)};
 };
 struct Mxfp4Table {

@@ -311,8 +311,7 @@ struct BlockRows {
     for (int j = 0; j < N; ++j) {
       const Floats scale = load_halves(unit + kPanel.numbers_at() + 2 * (column + j * L));
       MHA_UNROLL
-      for (int i = 0; i < M; ++i)
-        results[i][j] += in_floats(totals[i][j]) * (scale * of_row(x, block, i).scale);
+      for (int i = 0; i < M; ++i) results[i][j] += in_floats(totals[i][j]) * (scale * of_row(x, block, i).scale);
     }
     if constexpr (kPanel.numbers > 1) subtract_offsets(unit, column, x, block, results);
   }
@@ -379,7 +378,7 @@ inline void project_strips(const ProjectionTile& tile, void* scratch, const Bloc
 template <WeightFormat kFormat>
 void project_blocks(const ProjectionTile& tile, void* scratch) {
   static constexpr BlockStrips kStrips = {&BlockRows<kFormat, 4, kVectors>::run, &BlockRows<kFormat, 2, kVectors>::run,
-                                         &BlockRows<kFormat, 1, kVectors>::run};
+                                          &BlockRows<kFormat, 1, kVectors>::run};
   project_strips(tile, scratch, kStrips);
 }
 

@@ -99,12 +99,12 @@ void quantize_blocks(ProjectionTile& tile, void* memory) {
       RowBlock<kFeatures>& block = blocks[b];
       if constexpr (kFeatures == 32) {
         block.sum = 0;
-        block.scale = quantize_block<kFeatures>(
-            from, out + b * kFeatures, [&](Index, std::int32_t sum) MHA_INLINE_LAMBDA { block.sum += sum; });
+        block.scale = quantize_block<kFeatures>(from, out + b * kFeatures,
+                                                [&](Index, std::int32_t sum) MHA_INLINE_LAMBDA { block.sum += sum; });
         block.scaled_sum = block.scale * float(block.sum);
       } else {
-        block.scale = quantize_block<kFeatures>(
-            from, out + b * kFeatures, [&](Index part, std::int32_t sum) MHA_INLINE_LAMBDA {
+        block.scale =
+            quantize_block<kFeatures>(from, out + b * kFeatures, [&](Index part, std::int32_t sum) MHA_INLINE_LAMBDA {
               block.sums_of_16[part] = std::int16_t(sum);
               block.sums_of_32[part / 2] = std::int16_t(part % 2 == 0 ? sum : block.sums_of_32[part / 2] + sum);
             });
