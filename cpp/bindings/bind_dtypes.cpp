@@ -1,13 +1,19 @@
 // Element types by their names, and conversion of arrays from one type to another. NumPy can do this for all types but
 // bfloat16.
 #include <mha/half_precision.hpp>
+#include <mha/linear.hpp>
 #include <mha/weight_format.hpp>
 
 #include <pybind11/numpy.h>
 
+#include <string>
+
 #include "array_view.hpp"
 #include "bindings.hpp"
+#include "layer.hpp"
 #include "numpy_dtypes.hpp"
+#include "scalars.hpp"
+#include "without_gil.hpp"
 
 namespace mha::bindings {
 namespace {
@@ -58,9 +64,32 @@ py::dict weight_formats() {
   py::dict formats;
   for (int i = 1; i < kNumWeightFormats; ++i) {  // but for `plain`, which has the name of a dtype
     const auto format = static_cast<WeightFormat>(i);
-    formats[name_of(format)] = has_scales(format);
+    if (!has_blocks(format)) formats[name_of(format)] = has_scales(format);
   }
   return formats;
+}
+
+py::dict block_formats() {
+  py::dict formats;
+  for (int i = 1; i < kNumWeightFormats; ++i) {
+    const auto format = static_cast<WeightFormat>(i);
+    if (has_blocks(format)) formats[name_of(format)] = py::make_tuple(block_features(format), block_bytes(format));
+  }
+  return formats;
+}
+
+py::object dequantize(py::handle blocks, const std::string& format, py::handle num_threads) {
+  const char* const function = "dequantize";
+  const Argument list[] = {{"blocks", blocks}};
+  const ArrayArguments arrays(function, list, DType::f32);
+  const TensorView bytes = arrays.int8_tensor(0, 2, 2);
+  const LinearWeights weights(bytes, {}, {}, format_called(format));
+  const Index extents[] = {bytes.extents[0], weights.in_features()};
+  const ThreadsArgument threads(function, num_threads);
+  const NewArray result = arrays.new_array(DType::f32, 2, extents);
+  warn_if_forked();
+  without_gil([&] { dequantize(weights, result.view, threads); });
+  return result.array;
 }
 
 }  // namespace
@@ -72,6 +101,9 @@ void bind_dtypes(py::module_& m) {
       "(dtype) -> str(dtype), also of what stands in for bfloat16");
   m.def("weight_formats", &weight_formats,
         "() -> {name: whether matrices have scales}, the formats of weights that a layer in float32 accepts");
+  m.def("block_formats", &block_formats,
+        "() -> {name: (weights of a block, its bytes)}, the formats of weights that lie in blocks");
+  m.def("dequantize", &dequantize, "(blocks, format, num_threads) -> float32 [out_features, in_features]");
   m.def("convert", &convert, "(array, dtype) -> array, every number rounded once");
 }
 

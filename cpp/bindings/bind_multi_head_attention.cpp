@@ -27,14 +27,14 @@ Layer make_layer(const py::tuple& sizes, const py::tuple& projections, const py:
   const auto projection = [&](std::size_t i) { return linear_weights(function, projections[i]); };
   MultiHeadAttentionWeights weights = {projection(0), projection(1), projection(2), projection(3)};
   const Argument list[] = {{"added_key", added[0]}, {"added_value", added[1]}};
-  const DType matrix = weights.query.weight.dtype;
-  const ArrayArguments arrays(function, list, matrix == DType::int8 ? DType::f32 : matrix);
+  const DType dtype = layer_dtype_of(weights.query);
+  const ArrayArguments arrays(function, list, dtype);
   weights.added_key = arrays.optional_tensor(0, 1, 1);
   weights.added_value = arrays.optional_tensor(1, 1, 1);
 
   MultiHeadAttentionConfig config = {size(0), size(1), size(2), size(3),         size(4),
                                      size(5), size(6), size(7), arrays.given(0), add_zero_attn};
-  config.weight_format = format_of(weight_dtype, matrix);
+  config.weight_format = format_of(weight_dtype, dtype);
   QueryKeySteps steps;
   if (query_norm) steps.query_norm = *query_norm;
   if (key_norm) steps.key_norm = *key_norm;
@@ -187,7 +187,8 @@ void append_to(const Layer& layer, SharedCache& shared, py::handle key, py::hand
 py::tuple copy_weights(const Layer& layer) {
   const MultiHeadAttentionConfig& config = layer.attention.config();
   const DType dtype = layer.attention.dtype();
-  const auto copy = [&](std::size_t i) { return NewLinear(layer.projections[i], dtype, config.weight_format); };
+  const auto formats = layer.attention.weight_formats();
+  const auto copy = [&](std::size_t i) { return NewLinear(layer.projections[i], dtype, formats[i]); };
   const NewLinear copies[] = {copy(0), copy(1), copy(2), copy(3)};  // in the order of Layer::projections
   const NewArray added_key = new_vector(dtype, config.num_kv_heads * config.head_dim, config.add_bias_kv);
   const NewArray added_value = new_vector(dtype, config.num_kv_heads * config.value_head_dim, config.add_bias_kv);
@@ -195,6 +196,12 @@ py::tuple copy_weights(const Layer& layer) {
       {copies[0].views, copies[1].views, copies[2].views, copies[3].views, added_key.view, added_value.view});
   return py::make_tuple(py::make_tuple(copies[0].arrays, copies[1].arrays, copies[2].arrays, copies[3].arrays),
                         py::make_tuple(added_key.array, added_value.array));
+}
+
+// The names of the formats of the matrices, in the order of the projections.
+py::tuple formats_of(const Layer& layer) {
+  const auto [query, key, value, out] = layer.attention.weight_formats();
+  return py::make_tuple(name_of(query), name_of(key), name_of(value), name_of(out));
 }
 
 // The norms of query and key, or None.
@@ -229,6 +236,7 @@ void bind_multi_head_attention(py::module_& m) {
            "heads, lse)")
       .def("append_to", &append_to, "(cache, key, value, new_lengths, num_threads) -> None")
       .def("weights", &copy_weights, "() -> copies, (projections, added)")
+      .def_property_readonly("formats", &formats_of)
       .def_property_readonly("norms", &norms_of_heads)
       .def_property_readonly("embed_dim", &get<&Config::embed_dim>)
       .def_property_readonly("num_heads", &get<&Config::num_heads>)

@@ -34,7 +34,7 @@ RMSNorm make_rms_norm(py::handle weight, py::handle eps, bool unit_offset) {
 
 Linear make_linear(const py::tuple& given, const std::string& weight_dtype) {
   const LinearWeights weights = linear_weights("Linear", given);
-  return Linear(weights, format_of(weight_dtype, weights.weight.dtype));
+  return Linear(weights, format_of(weight_dtype, layer_dtype_of(weights)));
 }
 
 FeedForward make_feed_forward(const py::tuple& linears, py::handle activation, const std::string& weight_dtype) {
@@ -46,7 +46,7 @@ FeedForward make_feed_forward(const py::tuple& linears, py::handle activation, c
   weights.down = read(1);
   if (linears.size() > 2) weights.gate = read(2);
   return FeedForward(weights, activation_called("FeedForward", activation),
-                     format_of(weight_dtype, weights.up.weight.dtype));
+                     format_of(weight_dtype, layer_dtype_of(weights.up)));
 }
 
 // Norms, Linear and FeedForward. `features` are the features of the result.
@@ -86,6 +86,14 @@ py::tuple norm_weights(const Norm& norm) {
   return py::make_tuple(weight.array, bias.array);
 }
 
+// The names of the formats of the matrices of a FeedForward, in the order of feed_forward_weights().
+py::tuple feed_forward_formats(const FeedForward& layer) {
+  const char* const up = name_of(layer.up().weight_format());
+  const char* const down = name_of(layer.down().weight_format());
+  if (!layer.has_gate()) return py::make_tuple(up, down);
+  return py::make_tuple(up, down, name_of(layer.gate().weight_format()));
+}
+
 py::tuple linear_layer_weights(const Linear& layer) {
   const LinearShape shape(layer.out_features(), layer.in_features(), layer.has_bias());
   const NewLinear copies(shape, layer.dtype(), layer.weight_format());
@@ -95,13 +103,13 @@ py::tuple linear_layer_weights(const Linear& layer) {
 
 py::tuple feed_forward_weights(const FeedForward& layer) {
   const Index in = layer.embed_dim(), hidden = layer.feedforward_dim();
-  const NewLinear up({hidden, in, layer.has_up_bias()}, layer.dtype(), layer.weight_format());
-  const NewLinear down({in, hidden, layer.has_down_bias()}, layer.dtype(), layer.weight_format());
+  const NewLinear up({hidden, in, layer.has_up_bias()}, layer.dtype(), layer.up().weight_format());
+  const NewLinear down({in, hidden, layer.has_down_bias()}, layer.dtype(), layer.down().weight_format());
   if (!layer.has_gate()) {
     layer.copy_weights({up.views, down.views, {}});
     return py::make_tuple(up.arrays, down.arrays);
   }
-  const NewLinear gate({hidden, in, layer.has_gate_bias()}, layer.dtype(), layer.weight_format());
+  const NewLinear gate({hidden, in, layer.has_gate_bias()}, layer.dtype(), layer.gate().weight_format());
   layer.copy_weights({up.views, down.views, gate.views});
   return py::make_tuple(up.arrays, down.arrays, gate.arrays);
 }
@@ -363,6 +371,8 @@ void bind_transformer(py::module_& m) {
           },
           "(x, out, num_threads) -> out")
       .def("weights", &linear_layer_weights, "() -> copies, (weight, bias, scale)")
+      .def_property_readonly("formats",
+                             [](const Linear& layer) { return py::make_tuple(name_of(layer.weight_format())); })
       .def_property_readonly("dtype", [](const Linear& layer) { return numpy_dtype(layer.dtype()); });
   py::class_<FeedForward>(m, "FeedForward")
       .def(py::init(&make_feed_forward),
@@ -374,6 +384,7 @@ void bind_transformer(py::module_& m) {
           },
           "(x, out, num_threads) -> out")
       .def("weights", &feed_forward_weights, "() -> copies, (up, down) or (up, down, gate)")
+      .def_property_readonly("formats", &feed_forward_formats)
       .def_property_readonly("up", &FeedForward::up)
       .def_property_readonly("down", &FeedForward::down)
       .def_property_readonly(

@@ -141,7 +141,8 @@ TEST(CApi, LayerAndCache) {
   const mha_tensor c_square = c_tensor(square), c_narrow = c_tensor(narrow), c_bias = c_tensor(bias),
                    c_added = c_tensor(added), c_x = c_tensor(x);
   const mha_layer_config c_config = {E, 4, 2, 0, 0, 0, 0, 0, true, false, MHA_WEIGHT_FORMAT_PLAIN};
-  const mha_linear_weights c_wide = {&c_square, &c_bias, nullptr}, c_key = {&c_narrow, nullptr, nullptr};
+  const mha_linear_weights c_wide = {&c_square, &c_bias, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                           c_key = {&c_narrow, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
   const mha_layer_weights c_weights = {c_wide, c_key, c_key, c_wide, &c_added, &c_added};
   mha_layer* c_layer = nullptr;
   ASSERT_EQ(mha_layer_create(&c_config, &c_weights, &c_layer), MHA_OK) << mha_last_error();
@@ -218,8 +219,10 @@ TEST(CApi, WhatACacheAndALayerAre) {
   const mha_tensor c_square = c_tensor(square), c_narrow = c_tensor(narrow), c_bias = c_tensor(bias),
                    c_tokens = c_tensor(tokens);
   const mha_layer_config config = {6, 3, 1, 0, 0, 0, 0, 0, false, true, MHA_WEIGHT_FORMAT_PLAIN};
-  const mha_linear_weights query = {&c_square, nullptr, nullptr}, key = {&c_narrow, nullptr, nullptr};
-  const mha_layer_weights weights = {query, key, key, {&c_square, &c_bias, nullptr}, nullptr, nullptr};
+  const mha_linear_weights query = {&c_square, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                           key = {&c_narrow, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
+  const mha_layer_weights weights = {query,   key,    key, {&c_square, &c_bias, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                                     nullptr, nullptr};
   mha_layer* layer = nullptr;
   ASSERT_EQ(mha_layer_create(&config, &weights, &layer), MHA_OK) << mha_last_error();
   const mha_layer_config sizes = mha_layer_config_of(layer);
@@ -336,7 +339,8 @@ TEST(CApi, WhatOnlyCCanGetWrongNamesTheFunctionAndTheArgument) {
   expect_failure(MHA_INVALID_ARGUMENT, mha_cache_reorder(nullptr, nullptr), {"mha_cache_reorder: cache: a null"});
 
   const mha_layer_config of_layer = {8, 2, 0, 0, 0, 0, 0, 0, false, false, 7};
-  const mha_linear_weights linear = {&good, nullptr, nullptr}, bad_linear = {&of_no_dtype, nullptr, nullptr};
+  const mha_linear_weights linear = {&good, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                           bad_linear = {&of_no_dtype, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
   const mha_layer_weights weights = {linear, linear, linear, linear, nullptr, nullptr},
                           bad_weights = {linear, bad_linear, linear, linear, nullptr, nullptr};
   mha_layer* layer = nullptr;

@@ -268,9 +268,9 @@ TEST(CApiWeightFormats, WhatIsRefused) {
     const mha_feed_forward_weights weights = {{&matrix, nullptr, scales}, {&matrix, nullptr, scales}, {}};
     return mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, format, &feed_forward);
   };
-  for (const mha_weight_format format : {-1, 4})
+  for (const mha_weight_format format : {-1, 14})
     expect_failure(MHA_INVALID_ARGUMENT, create(c_square, nullptr, format),
-                   {"mha_weight_format", "0 to 3", ("got " + std::to_string(format)).c_str()});
+                   {"mha_weight_format", "0 to 13", ("got " + std::to_string(format)).c_str()});
   expect_failure(MHA_INVALID_ARGUMENT, create(c_bytes, nullptr, MHA_WEIGHT_FORMAT_INT8), {"FeedForward", "up_scale"});
   expect_failure(MHA_INVALID_ARGUMENT, create(c_square, &c_scale, MHA_WEIGHT_FORMAT_PLAIN),
                  {"FeedForward", "up_scale"});
@@ -283,8 +283,9 @@ TEST(CApiWeightFormats, WhatIsRefused) {
   weights.query.weight = weights.key.weight = weights.value.weight = weights.out.weight = &c_square;
   l.c_config.kdim = l.c_config.vdim = 0;
   mha_layer* layer = nullptr;
-  l.c_config.weight_format = 4;
-  expect_failure(MHA_INVALID_ARGUMENT, mha_layer_create(&l.c_config, &weights, &layer), {"mha_weight_format", "got 4"});
+  l.c_config.weight_format = 14;
+  expect_failure(MHA_INVALID_ARGUMENT, mha_layer_create(&l.c_config, &weights, &layer),
+                 {"mha_weight_format", "got 14"});
   l.c_config.weight_format = MHA_WEIGHT_FORMAT_INT8;
   weights.query = weights.key = weights.value = {&c_bytes, nullptr, &c_scale};
   weights.out.weight = &c_bytes;

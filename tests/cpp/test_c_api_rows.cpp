@@ -59,7 +59,7 @@ TEST(CApiRows, Linear) {
   const Rows x = Rows::random({2, 5, kEmbed}, 3);
   const mha_tensor c_weight = c_tensor(weight), c_bias = c_tensor(bias), c_x = c_tensor(x);
   for (const bool has_bias : {false, true}) {
-    const mha_linear_weights weights = {&c_weight, has_bias ? &c_bias : nullptr, nullptr};
+    const mha_linear_weights weights = {&c_weight, has_bias ? &c_bias : nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
     for (const WeightFormat format :
          {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3}) {
       const auto c_format = static_cast<mha_weight_format>(format);
@@ -79,7 +79,8 @@ TEST(CApiRows, Linear) {
       if (format != WeightFormat::plain) continue;
       Rows weight_copy = nans<float>({kHidden, kEmbed}), bias_copy = nans<float>({kHidden});
       const mha_tensor c_weight_copy = c_tensor(weight_copy), c_bias_copy = c_tensor(bias_copy);
-      const mha_linear_weights copies = {&c_weight_copy, has_bias ? &c_bias_copy : nullptr, nullptr};
+      const mha_linear_weights copies = {&c_weight_copy, has_bias ? &c_bias_copy : nullptr, nullptr,
+                                         MHA_WEIGHT_FORMAT_PLAIN};
       EXPECT_OK(mha_linear_copy_weights(linear, &copies));
       EXPECT_EQ(weight_copy.data(), weight.data());
       if (has_bias) {
@@ -111,7 +112,8 @@ TEST(CApiRows, FeedForward) {
   const auto up = Array<double>::random({kHidden, kEmbed}, 1), down = Array<double>::random({kEmbed, kHidden}, 2);
   const auto bias1 = Array<double>::random({kHidden}, 3), x = Array<double>::random({7, kEmbed}, 4);
   const mha_tensor c_up = c_tensor(up), c_down = c_tensor(down), c_bias1 = c_tensor(bias1), c_x = c_tensor(x);
-  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, nullptr, nullptr}, {}};
+  const mha_feed_forward_weights weights = {
+      {&c_up, &c_bias1, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {&c_down, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {}};
   for (const mha_activation activation :
        {MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH, MHA_ACTIVATION_SILU}) {
     mha_feed_forward* layer = nullptr;
@@ -133,7 +135,9 @@ TEST(CApiRows, FeedForward) {
     EXPECT_EQ(mha_feed_forward_dtype(layer), MHA_DTYPE_f64);
     auto down_copy = nans<double>({kEmbed, kHidden}), bias_copy = nans<double>({kHidden});
     const mha_tensor c_down_copy = c_tensor(down_copy), c_bias_copy = c_tensor(bias_copy);
-    const mha_feed_forward_weights outputs = {{nullptr, &c_bias_copy, nullptr}, {&c_down_copy, nullptr, nullptr}, {}};
+    const mha_feed_forward_weights outputs = {{nullptr, &c_bias_copy, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                                              {&c_down_copy, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                                              {}};
     EXPECT_OK(mha_feed_forward_copy_weights(layer, &outputs));
     EXPECT_EQ(down_copy.data(), down.data());
     EXPECT_EQ(bias_copy.data(), bias1.data());
@@ -197,7 +201,8 @@ TEST(CApiRows, WhatIsRefused) {
   expect_invalid(mha_rms_norm_create(nullptr, 0, false, &norm), {"RMSNorm", "weight"});
   expect_invalid(mha_feed_forward_create(nullptr, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"weights", "null"});
-  const mha_feed_forward_weights weights = {{&up, nullptr, nullptr}, {&up, nullptr, nullptr}, {}};
+  const mha_feed_forward_weights weights = {
+      {&up, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {&up, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {}};
   expect_invalid(mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"FeedForward", "down_weight"});
   expect_invalid(mha_feed_forward_create(&weights, 5, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
@@ -208,7 +213,8 @@ TEST(CApiRows, WhatIsRefused) {
   EXPECT_EQ(feed_forward, nullptr);
 
   mha_linear* linear = nullptr;
-  const mha_linear_weights of_linear = {&up, nullptr, nullptr}, no_matrix = {&c_weight, nullptr, nullptr};
+  const mha_linear_weights of_linear = {&up, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                           no_matrix = {&c_weight, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
   expect_invalid(mha_linear_create(nullptr, MHA_WEIGHT_FORMAT_PLAIN, &linear), {"weights", "null"});
   expect_invalid(mha_linear_create(&no_matrix, MHA_WEIGHT_FORMAT_PLAIN, &linear), {"Linear", "weight", "[24]"});
   expect_invalid(mha_linear_create(&of_linear, 4, &linear), {"mha_weight_format", "got 4"});
@@ -220,7 +226,8 @@ TEST(CApiRows, WhatIsRefused) {
   mha_linear_destroy(linear);
   mha_linear_destroy(nullptr);
 
-  const mha_feed_forward_weights good_weights = {{&up, nullptr, nullptr}, {&down, nullptr, nullptr}, {}};
+  const mha_feed_forward_weights good_weights = {
+      {&up, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {&down, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {}};
   ASSERT_EQ(mha_norm_create(&c_weight, nullptr, 0, &norm), MHA_OK) << mha_last_error();
   ASSERT_EQ(mha_feed_forward_create(&good_weights, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward), MHA_OK)
       << mha_last_error();

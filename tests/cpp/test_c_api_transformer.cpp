@@ -27,7 +27,8 @@ Owned<mha_layer> c_attention(Index memory_dim, const Rows& square, const Rows& k
   const mha_tensor c_square = c_tensor(square), c_key = c_tensor(key), c_bias = c_tensor(bias);
   const mha_layer_config config = {
       kEmbed, kHeads, 0, 0, 0, memory_dim, memory_dim, 0, false, false, MHA_WEIGHT_FORMAT_PLAIN};
-  const mha_linear_weights wide = {&c_square, &c_bias, nullptr}, of_memory = {&c_key, &c_bias, nullptr};
+  const mha_linear_weights wide = {&c_square, &c_bias, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                           of_memory = {&c_key, &c_bias, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
   const mha_layer_weights weights = {wide, of_memory, of_memory, wide, nullptr, nullptr};
   mha_layer* layer = nullptr;
   EXPECT_OK(mha_layer_create(&config, &weights, &layer));
@@ -61,7 +62,8 @@ Owned<mha_norm> c_rms_norm(const Rows& weight, double eps, bool unit_offset) {
 Owned<mha_feed_forward> c_feed_forward(const Rows& up, const Rows& bias1, const Rows& down, const Rows& bias2,
                                        mha_activation activation) {
   const mha_tensor c_up = c_tensor(up), c_bias1 = c_tensor(bias1), c_down = c_tensor(down), c_bias2 = c_tensor(bias2);
-  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, &c_bias2, nullptr}, {}};
+  const mha_feed_forward_weights weights = {
+      {&c_up, &c_bias1, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {&c_down, &c_bias2, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {}};
   mha_feed_forward* layer = nullptr;
   EXPECT_OK(mha_feed_forward_create(&weights, activation, MHA_WEIGHT_FORMAT_PLAIN, &layer));
   return {layer, &mha_feed_forward_destroy};

@@ -100,7 +100,7 @@ Owned<mha_layer> attention(mha_weight_format format) {
   const Rows matrix = Rows::random({kEmbed, kEmbed}, 1), vector = Rows::random({kEmbed}, 2);
   const mha_tensor weight = c_tensor(matrix), bias = c_tensor(vector);
   const mha_layer_config config = {kEmbed, kHeads, 0, 0, 0, 0, 0, 0, true, true, format};
-  const mha_linear_weights linear = {&weight, &bias, nullptr};
+  const mha_linear_weights linear = {&weight, &bias, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
   const mha_layer_weights weights = {linear, linear, linear, linear, &bias, &bias};
   return expect_recovery<mha_layer>([&](mha_layer** made) { return mha_layer_create(&config, &weights, made); },
                                     &mha_layer_destroy);
@@ -109,8 +109,9 @@ Owned<mha_layer> attention(mha_weight_format format) {
 Owned<mha_feed_forward> feed_forward() {
   const Rows matrix = Rows::random({kEmbed, kEmbed}, 3);
   const mha_tensor weight = c_tensor(matrix);
-  const mha_feed_forward_weights weights = {
-      {&weight, nullptr, nullptr}, {&weight, nullptr, nullptr}, {&weight, nullptr, nullptr}};
+  const mha_feed_forward_weights weights = {{&weight, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                                            {&weight, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                                            {&weight, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN}};
   return expect_recovery<mha_feed_forward>(
       [&](mha_feed_forward** made) {
         return mha_feed_forward_create(&weights, MHA_ACTIVATION_GELU, MHA_WEIGHT_FORMAT_PLAIN, made);

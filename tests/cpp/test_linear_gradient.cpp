@@ -131,7 +131,7 @@ TEST(LinearGradient, InC) {
   EXPECT_EQ(dbias.data(), call.dbias.data());
   expect_failure(MHA_INVALID_ARGUMENT, mha_linear_gradient(&c_x, &c_weight, &c_dout, nullptr, 1),
                  {"mha_linear_gradient: gradients: a null pointer"});
-  const mha_linear_weights weights = {&c_weight, nullptr, nullptr};
+  const mha_linear_weights weights = {&c_weight, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
   EXPECT_OK(mha_linear_once(&c_x, &weights, &c_out, 1));
   linear(call.x.view(), {call.weight.view()}, expected.view());
   EXPECT_EQ(out.data(), expected.data());

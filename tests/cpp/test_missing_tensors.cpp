@@ -93,7 +93,8 @@ mha_attention_options options_of(Call& tensors, Index heads = H) {
 
 mha_layer_weights weights_of(Call& tensors, bool are_outputs = false) {
   const auto linear = [&](const char* weight, const char* bias) {
-    return mha_linear_weights{tensors(weight, kSquare, are_outputs), tensors.optional(bias, kVector), nullptr};
+    return mha_linear_weights{tensors(weight, kSquare, are_outputs), tensors.optional(bias, kVector), nullptr,
+                              MHA_WEIGHT_FORMAT_PLAIN};
   };
   return {linear("query_weight", "query_bias"),       linear("key_weight", "key_bias"),
           linear("value_weight", "value_bias"),       linear("out_weight", "out_bias"),
@@ -101,9 +102,11 @@ mha_layer_weights weights_of(Call& tensors, bool are_outputs = false) {
 }
 
 mha_feed_forward_weights feed_forward_weights_of(Call& tensors, bool are_outputs = false) {
-  return {{tensors("up_weight", {F, E}, are_outputs), tensors.optional("up_bias", {F}), nullptr},
-          {tensors("down_weight", {E, F}, are_outputs), tensors.optional("down_bias", kVector), nullptr},
-          {tensors.optional("gate_weight", {F, E}), nullptr, nullptr}};
+  return {
+      {tensors("up_weight", {F, E}, are_outputs), tensors.optional("up_bias", {F}), nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+      {tensors("down_weight", {E, F}, are_outputs), tensors.optional("down_bias", kVector), nullptr,
+       MHA_WEIGHT_FORMAT_PLAIN},
+      {tensors.optional("gate_weight", {F, E}), nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN}};
 }
 
 Owned<mha_layer> make_layer(bool add_bias_kv = true) {
@@ -218,7 +221,8 @@ TEST(MissingTensors, OfGradients) {
 TEST(MissingTensors, OfLinearMaps) {
   Call once("mha_linear_once");
   const auto *x = once("x", {T, E}), *out = once("out", {T, E});
-  const mha_linear_weights weights = {once("weight", kSquare), once.optional("bias", kVector), nullptr};
+  const mha_linear_weights weights = {once("weight", kSquare), once.optional("bias", kVector), nullptr,
+                                      MHA_WEIGHT_FORMAT_PLAIN};
   once.expect_refusals([&] { return mha_linear_once(x, &weights, out, 1); });
 
   Call gradient("mha_linear_gradient");
@@ -335,7 +339,7 @@ TEST(MissingTensors, OfRowLayers) {
 
   Call create_linear("mha_linear_create");
   const mha_linear_weights linear_weights = {create_linear("weight", kSquare), create_linear.optional("bias", kVector),
-                                             nullptr};
+                                             nullptr, MHA_WEIGHT_FORMAT_PLAIN};
   mha_linear* made = nullptr;
   create_linear.expect_refusals([&] {
     mha_linear* other = nullptr;
@@ -350,7 +354,7 @@ TEST(MissingTensors, OfRowLayers) {
   multiply.expect_refusals([&] { return mha_linear_forward(linear.get(), factors, products, 1); });
   Call copy_linear("mha_linear_copy_weights");
   const mha_linear_weights linear_copies = {copy_linear.optional("weight", kSquare),
-                                            copy_linear.optional("bias", kVector), nullptr};
+                                            copy_linear.optional("bias", kVector), nullptr, MHA_WEIGHT_FORMAT_PLAIN};
   copy_linear.expect_refusals([&] { return mha_linear_copy_weights(linear.get(), &linear_copies); });
 
   Call create("mha_feed_forward_create");

@@ -213,10 +213,11 @@ TEST(NoAllocation, AStepInC) {
   const mha_tensor c_square = testing::c_tensor(square), c_row = testing::c_tensor(row), c_x = testing::c_tensor(x),
                    c_out = testing::c_tensor(out);
   const mha_layer_config config = {E, 4, 0, 0, 0, 0, 0, 0, false, false, MHA_WEIGHT_FORMAT_PLAIN};
-  const mha_linear_weights linear = {&c_square, &c_row, nullptr};
+  const mha_linear_weights linear = {&c_square, &c_row, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
   const mha_layer_weights weights = {linear, linear, linear, linear, nullptr, nullptr};
-  const mha_feed_forward_weights feed_forward_weights = {
-      {&c_square, nullptr, nullptr}, {&c_square, nullptr, nullptr}, {}};
+  const mha_feed_forward_weights feed_forward_weights = {{&c_square, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                                                         {&c_square, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                                                         {}};
   mha_layer* attention = nullptr;
   mha_feed_forward* feed_forward = nullptr;
   mha_norm* norm = nullptr;

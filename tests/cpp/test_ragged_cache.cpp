@@ -158,7 +158,9 @@ TEST(RaggedCache, AStackHasTheSameInC) {
   const mha_tensor query = c_tensor(parts.query), key = c_tensor(parts.key), of_out = c_tensor(parts.out),
                    row = c_tensor(parts.row), square = c_tensor(parts.square), table = c_tensor(parts.table),
                    x = c_tensor(parts.x), result = c_tensor(c_out);
-  const auto linear = [](const mha_tensor& weight) { return mha_linear_weights{&weight, nullptr, nullptr}; };
+  const auto linear = [](const mha_tensor& weight) {
+    return mha_linear_weights{&weight, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
+  };
   mha_rotary* rotary = nullptr;
   mha_layer* attention = nullptr;
   mha_norm* norm = nullptr;

@@ -60,7 +60,7 @@ TEST_F(Records, InCHaveTheSameBits) {
   config.add_bias_kv = config.add_zero_attn = true;
   const MultiHeadAttention layer(config, {map, map, map, map, bias.view(), bias.view()});
   const mha_layer_config c_config = {E, H, 0, 0, 0, 0, 0, 0, true, true, MHA_WEIGHT_FORMAT_PLAIN};
-  const mha_linear_weights c_map = {&c_square, &c_bias, nullptr};
+  const mha_linear_weights c_map = {&c_square, &c_bias, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
   const mha_layer_weights c_weights = {c_map, c_map, c_map, c_map, &c_bias, &c_bias};
   mha_layer* c_layer = nullptr;
   ASSERT_EQ(mha_layer_create(&c_config, &c_weights, &c_layer), MHA_OK) << mha_last_error();
@@ -154,8 +154,9 @@ TEST_F(Records, FeedForwardLendsItsMaps) {
   EXPECT_THROW(layer.gate(), std::invalid_argument);
 
   const mha_tensor c_wide = c_tensor(wide), c_tall = c_tensor(tall), c_rows = c_tensor(rows);
-  const mha_feed_forward_weights weights = {
-      {&c_wide, nullptr, nullptr}, {&c_tall, &c_bias, nullptr}, {&c_wide, nullptr, nullptr}};
+  const mha_feed_forward_weights weights = {{&c_wide, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                                            {&c_tall, &c_bias, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
+                                            {&c_wide, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN}};
   mha_feed_forward* gated = nullptr;
   ASSERT_EQ(mha_feed_forward_create(&weights, MHA_ACTIVATION_SILU, MHA_WEIGHT_FORMAT_PLAIN, &gated), MHA_OK);
   const Owned<mha_feed_forward> owned(gated, &mha_feed_forward_destroy);

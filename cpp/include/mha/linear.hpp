@@ -18,7 +18,8 @@ class PackedLinear;  // of the library itself
 /// Immutable: forward() may run on several threads at once. Copies share the weights.
 class MHA_API Linear {
  public:
-  /// @param weights of one dtype, with WeightFormat::int8 as BasicMultiHeadAttentionWeights has it
+  /// @param weights of one dtype, with WeightFormat::int8 as BasicMultiHeadAttentionWeights has it; or a matrix in blocks,
+  ///                in whose format it stays
   /// @throws std::invalid_argument, DTypeError, AllocationError
   explicit Linear(const LinearWeights& weights, WeightFormat weight_format = WeightFormat::plain);
   /// For the library itself.
@@ -47,5 +48,12 @@ class MHA_API Linear {
 /// call alone, which takes as long as multiplying 50 to 150 rows. `out` must not overlap weights.
 MHA_API void linear(const TensorView& x, const LinearWeights& weights, const MutableTensorView& out,
                     int num_threads = 0);
+
+/// The numbers of a matrix in blocks, each rounded to f32 as readers of GGUF files round it.
+///
+/// @param weights only its matrix and block_format count
+/// @param out     f32 [out_features, in_features], whose rows are dense
+/// @throws std::invalid_argument, DTypeError before anything is written
+MHA_API void dequantize(const LinearWeights& weights, const MutableTensorView& out, int num_threads = 0);
 
 }  // namespace mha

@@ -273,16 +273,17 @@ MHA_API mha_status mha_paged_cache_assign_pages(mha_cache* cache, const mha_tens
  * MHA_WEIGHT_FORMAT_PLAIN or MHA_WEIGHT_FORMAT_INT8. */
 typedef int mha_weight_format;
 enum {
-#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales) MHA_WEIGHT_FORMAT_##constant,
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, scales, block, bytes) MHA_WEIGHT_FORMAT_##constant,
 #include "mha/weight_formats.def"
 #undef MHA_WEIGHT_FORMAT
 };
 
 /* The weights of one linear map, y = x W^T + b: LinearWeights. bias and scale may be null. */
 typedef struct mha_linear_weights {
-  const mha_tensor* weight; /* [out_features, in_features] */
-  const mha_tensor* bias;   /* [out_features] */
-  const mha_tensor* scale;  /* [out_features], of a matrix in int8 */
+  const mha_tensor* weight;       /* [out_features, in_features]; in blocks [out_features, bytes of a row], of int8 */
+  const mha_tensor* bias;         /* [out_features] */
+  const mha_tensor* scale;        /* [out_features], of a matrix in int8 */
+  mha_weight_format block_format; /* of a matrix in blocks; 0: it has numbers */
 } mha_linear_weights;
 
 /* A table of rotary positions: RotaryEmbedding. */
@@ -332,6 +333,8 @@ MHA_API void mha_layer_destroy(mha_layer* layer) MHA_NOEXCEPT; /* may be null */
 MHA_API mha_query_key_steps mha_layer_steps(const mha_layer* layer) MHA_NOEXCEPT;
 /* The sizes with every zero resolved. */
 MHA_API mha_layer_config mha_layer_config_of(const mha_layer* layer) MHA_NOEXCEPT;
+/* The formats of the matrices of query, key, value and out. */
+MHA_API void mha_layer_weight_formats(const mha_layer* layer, mha_weight_format formats[4]) MHA_NOEXCEPT;
 MHA_API mha_dtype mha_layer_dtype(const mha_layer* layer) MHA_NOEXCEPT;
 /* Copies the weights out again, into those tensors of `outputs` that are not null. */
 MHA_API mha_status mha_layer_copy_weights(const mha_layer* layer, const mha_layer_weights* outputs) MHA_NOEXCEPT;
@@ -488,6 +491,9 @@ MHA_API mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_l
 /* linear(): the same with weights that are packed for this call alone; no scale. out must not overlap weights either. */
 MHA_API mha_status mha_linear_once(const mha_tensor* x, const mha_linear_weights* weights, const mha_tensor* out,
                                    int num_threads) MHA_NOEXCEPT;
+/* The numbers of a matrix in blocks: dequantize(). out: float32 [out_features, in_features], with dense rows. */
+MHA_API mha_status mha_dequantize(const mha_linear_weights* weights, const mha_tensor* out,
+                                  int num_threads) MHA_NOEXCEPT;
 /* LinearGradients; each may be null. linear_gradient.hpp has the rules, and says when x or weight may be null, too. */
 typedef struct mha_linear_gradients {
   const mha_tensor* x;

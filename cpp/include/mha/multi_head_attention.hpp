@@ -1,6 +1,7 @@
 // The multi-head attention layer: project, attend, concatenate, project out.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 
@@ -30,7 +31,7 @@ struct MultiHeadAttentionConfig {
   bool add_bias_kv = false;
   bool add_zero_attn = false;
 
-  /// Of the four matrices of weights.
+  /// Of the four matrices of weights, but for those that are given in blocks.
   WeightFormat weight_format = WeightFormat::plain;
 
   /// How many keys add_bias_kv and add_zero_attn add.
@@ -153,10 +154,12 @@ class MHA_API MultiHeadAttention {
   const MultiHeadAttentionConfig& config() const;
   DType dtype() const;
   const QueryKeySteps& steps() const;
+  /// The formats of the matrices of query, key, value and out: of the config, or of the blocks that were given.
+  std::array<WeightFormat, 4> weight_formats() const;
 
   using WeightOutputs = BasicMultiHeadAttentionWeights<MutableTensorView>;
   /// Copies the weights out again; empty views are skipped. The matrices have dtype(), with the rounding of their
-  /// format; with WeightFormat::int8 they are integers and have scales.
+  /// format; with WeightFormat::int8 they are integers and have scales; in a block format they are the bytes given.
   void copy_weights(const WeightOutputs& outputs) const;
 
   /// For the blocks of a transformer, which have a layer as a part.

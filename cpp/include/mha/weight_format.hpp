@@ -5,14 +5,14 @@ namespace mha {
 
 /// In every format inputs, outputs, biases, and all steps between two projections have the dtype of the layer.
 enum class WeightFormat : unsigned char {
-#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales) name,
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales, block_features, block_bytes) name,
 #include "mha/weight_formats.def"
 #undef MHA_WEIGHT_FORMAT
 };
 
 /// The number of formats.
 constexpr int kNumWeightFormats = 0
-#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales) +1
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales, block_features, block_bytes) +1
 #include "mha/weight_formats.def"
 #undef MHA_WEIGHT_FORMAT
     ;
@@ -20,7 +20,7 @@ constexpr int kNumWeightFormats = 0
 /// The name of a format in Python and in messages; empty for `plain`.
 constexpr const char* name_of(WeightFormat format) {
   constexpr const char* kNames[] = {
-#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales) spelling,
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales, block_features, block_bytes) spelling,
 #include "mha/weight_formats.def"
 #undef MHA_WEIGHT_FORMAT
   };
@@ -30,7 +30,7 @@ constexpr const char* name_of(WeightFormat format) {
 /// Input features whose weights share a word; in a layer of 16 bits `plain` has more.
 constexpr int features_of(WeightFormat format) {
   constexpr int kFeatures[] = {
-#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales) features,
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales, block_features, block_bytes) features,
 #include "mha/weight_formats.def"
 #undef MHA_WEIGHT_FORMAT
   };
@@ -40,11 +40,33 @@ constexpr int features_of(WeightFormat format) {
 /// Whether weights are integers of int8, with a scale for each output feature.
 constexpr bool has_scales(WeightFormat format) {
   constexpr bool kHasScales[] = {
-#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales) has_scales,
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales, block_features, block_bytes) has_scales,
 #include "mha/weight_formats.def"
 #undef MHA_WEIGHT_FORMAT
   };
   return kHasScales[static_cast<int>(format)];
 }
+
+/// The weights of a block; 0 where weights do not lie in blocks.
+constexpr int block_features(WeightFormat format) {
+  constexpr int kAll[] = {
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales, block_features, block_bytes) block_features,
+#include "mha/weight_formats.def"
+#undef MHA_WEIGHT_FORMAT
+  };
+  return kAll[static_cast<int>(format)];
+}
+
+/// The bytes of a block in a file, likewise.
+constexpr int block_bytes(WeightFormat format) {
+  constexpr int kAll[] = {
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales, block_features, block_bytes) block_bytes,
+#include "mha/weight_formats.def"
+#undef MHA_WEIGHT_FORMAT
+  };
+  return kAll[static_cast<int>(format)];
+}
+
+constexpr bool has_blocks(WeightFormat format) { return block_features(format) > 0; }
 
 }  // namespace mha

@@ -55,6 +55,9 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadAttentionConfig& config, c
 const MultiHeadAttentionConfig& MultiHeadAttention::config() const { return packed_->config; }
 DType MultiHeadAttention::dtype() const { return packed_->dtype(); }
 const QueryKeySteps& MultiHeadAttention::steps() const { return packed_->steps; }
+std::array<WeightFormat, 4> MultiHeadAttention::weight_formats() const {
+  return {packed_->query.format(), packed_->key.format(), packed_->value.format(), packed_->out.format()};
+}
 
 void MultiHeadAttention::copy_weights(const WeightOutputs& outputs) const {
   const FloatingPointState state(Subnormals::kept);

@@ -12,6 +12,7 @@
 #include "platform/dispatch.hpp"
 #include "platform/floating_point_state.hpp"
 #include "views/copy_elements.hpp"
+#include "weights/blocks.hpp"
 #include "weights/packed_feed_forward.hpp"
 
 namespace mha {
@@ -66,7 +67,7 @@ constexpr double kPackingWork = 8;
 /// Weights for one call, packed by its threads.
 struct WeightsOfCall {
   WeightsOfCall(const LinearWeights& given, int num_threads)
-      : weights(given), packed(given, given.weight.extents[0], WeightFormat::plain, PackedLinear::Unpacked()) {
+      : weights(given), packed(given, given.out_features(), WeightFormat::plain, PackedLinear::Unpacked()) {
     const double work = kPackingWork * double(packed.segment_columns()) * double(packed.in_features());
     const Phase phase{packed.panels(), &pack_panel, this};
     run_phases(&phase, 1, threads_for(num_threads, packed.panels(), work));
@@ -79,6 +80,21 @@ struct WeightsOfCall {
 
   const LinearWeights& weights;
   PackedLinear packed;
+};
+
+/// The state of the tasks of dequantize(), each of one row.
+struct RowsOfBlocks {
+  LinearWeights weights;
+  MutableTensorView out;
+
+  static void dequantize_row(const void* context, Index row, int) {
+    const FloatingPointState state(Subnormals::kept);
+    const RowsOfBlocks& all = *static_cast<const RowsOfBlocks*>(context);
+    const TensorView& matrix = all.weights.weight;
+    dequantize_blocks(all.weights.block_format, static_cast<const std::byte*>(matrix.data) + row * matrix.strides[0],
+                      all.out.extents[1] / block_features(all.weights.block_format),
+                      static_cast<float*>(all.out.data) + row * all.out.strides[0]);
+  }
 };
 
 /// Multiply-adds that the time of normalizing an element is worth: memory and a few additions.
@@ -138,7 +154,7 @@ void add_and_normalize(const TensorView& x, const TensorView& residual, const No
 Linear::Linear(const LinearWeights& weights, WeightFormat weight_format) {
   const FloatingPointState state(Subnormals::kept);
   validate_linear("Linear", weights, weight_format);
-  packed_ = std::make_shared<const PackedLinear>(weights, weights.weight.extents[0], weight_format);
+  packed_ = std::make_shared<const PackedLinear>(weights, weights.out_features(), weight_format);
 }
 
 void Linear::forward(const TensorView& x, const MutableTensorView& out, int num_threads) const {
@@ -150,12 +166,20 @@ void Linear::forward(const TensorView& x, const MutableTensorView& out, int num_
 void linear(const TensorView& x, const LinearWeights& weights, const MutableTensorView& out, int num_threads) {
   constexpr char f[] = "linear";
   const FloatingPointState state;
-  const auto& [weight, bias, scale] = weights;
   validate_linear(f, weights, WeightFormat::plain);
-  validate_linear_rows(f, weight.dtype, weight.extents[1], weight.extents[0], x, out);
-  check_output(f, "out", out, {{"weight", weight}, {"bias", bias}});
+  const DType dtype = has_blocks(weights.block_format) ? DType::f32 : weights.weight.dtype;
+  validate_linear_rows(f, dtype, weights.in_features(), weights.out_features(), x, out);
+  check_output(f, "out", out, {{"weight", weights.weight}, {"bias", weights.bias}});
   if (!has_elements(x)) return;
   project(WeightsOfCall(weights, num_threads).packed, x, out, num_threads);
+}
+
+void dequantize(const LinearWeights& weights, const MutableTensorView& out, int num_threads) {
+  validate_dequantize(weights, out);
+  const RowsOfBlocks rows{weights, out};
+  const double work = kPackingWork * double(out.extents[0]) * double(out.extents[1]);
+  const Phase phase{out.extents[0], &RowsOfBlocks::dequantize_row, &rows};
+  run_phases(&phase, 1, threads_for(num_threads, out.extents[0], work));
 }
 
 Index Linear::in_features() const { return packed_->in_features(); }

@@ -177,7 +177,8 @@ std::vector<View> views_of(const mha_tensor* tensors, Index count, const char* n
 }
 template <class View>
 BasicLinearWeights<View> linear_of(const mha_linear_weights& from, const char* name) {
-  return {view(from.weight, name), view(from.bias, name), view(from.scale, name)};
+  return {view(from.weight, name), view(from.bias, name), view(from.scale, name),
+          enumerator<WeightFormat>("block_format", "mha_weight_format", from.block_format, kNumWeightFormats)};
 }
 /// A tensor of C does not say whether it may be written to.
 mha_tensor tensor_of(const TensorView& view);

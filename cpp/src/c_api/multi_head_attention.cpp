@@ -97,6 +97,10 @@ mha_layer_config mha_layer_config_of(const mha_layer* layer) noexcept {
           static_cast<mha_weight_format>(c.weight_format)};
 }
 
+void mha_layer_weight_formats(const mha_layer* layer, mha_weight_format formats[4]) noexcept {
+  for (WeightFormat format : object(*layer).weight_formats()) *formats++ = static_cast<mha_weight_format>(format);
+}
+
 mha_query_key_steps mha_layer_steps(const mha_layer* layer) noexcept {
   const QueryKeySteps& steps = object(*layer).steps();
   return {handle_or_null<mha_norm>(steps.query_norm), handle_or_null<mha_norm>(steps.key_norm),

@@ -239,6 +239,12 @@ mha_status mha_linear_once(const mha_tensor* x, const mha_linear_weights* weight
   });
 }
 
+mha_status mha_dequantize(const mha_linear_weights* weights, const mha_tensor* out, int num_threads) noexcept {
+  return guarded(__func__, [&] {
+    dequantize(linear_of<TensorView>(given(weights, "weights"), "weights"), view(out, "out"), num_threads);
+  });
+}
+
 mha_status mha_linear_gradient(const mha_tensor* x, const mha_tensor* weight, const mha_tensor* dout,
                                const mha_linear_gradients* gradients, int num_threads) noexcept {
   return guarded(__func__, [&] {

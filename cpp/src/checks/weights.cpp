@@ -6,6 +6,7 @@
 #include "checks/rotary.hpp"
 #include "checks/rules.hpp"
 #include "views/describe.hpp"
+#include "weights/packed_attention.hpp"
 
 namespace mha {
 namespace {
@@ -49,14 +50,54 @@ std::string dtypes_of(const Linears<TensorView>& linears, Named others) {
   return text;
 }
 
+/// The columns of a matrix as it is given: numbers, or bytes of blocks.
+Index columns_of(WeightFormat format, Index in_features) {
+  return has_blocks(format) ? in_features / block_features(format) * block_bytes(format) : in_features;
+}
+
+/// Matrices in blocks are rows of whole blocks, whose bytes lie next to each other.
+void check_blocks(const char* f, WeightFormat format, const Linears<TensorView>& linears) {
+  if (has_blocks(format))
+    throw std::invalid_argument(std::string(f) + ": weight_format must not be " + name_of(format) +
+                                ", which only a matrix can have that is given in its blocks");
+  for (const auto& [prefix, weights, out_features, in_features] : linears) {
+    const std::string name = prefix + "weight", format_name = name_of(weights.block_format);
+    const TensorView& weight = weights.weight;
+    if (!weight || weights.block_format == WeightFormat::plain) continue;
+    const int bytes = block_bytes(weights.block_format);
+    if (bytes == 0) throw std::invalid_argument(std::string(f) + ": " + name + " has no block format");
+    if (weight.dtype != DType::int8)
+      throw DTypeError(std::string(f) + ": " + name + " in " + format_name + " must be bytes, as int8; got " +
+                       name_of(weight.dtype));
+    check_tensor(f, name.c_str(), weight);
+    if (weight.rank != 2 || weight.extents[1] < 1 || weight.extents[1] % bytes != 0 ||
+        (weight.extents[1] > 1 && weight.strides[1] != 1))
+      fail(f,
+           name + " in " + format_name + " must be rows of whole blocks of " + std::to_string(bytes) +
+               " bytes, next to each other",
+           {{name.c_str(), weight}});
+    if (weights.scale) fail(f, prefix + "scale belongs to weights given in int8", {{name.c_str(), weight}});
+  }
+}
+
+/// The dtype of the first matrix that does not lie in blocks; float32 if all do.
+DType given_dtype(const Linears<TensorView>& linears) {
+  for (const auto& linear : linears)
+    if (!has_blocks(linear.weights.block_format)) return linear.weights.weight.dtype;
+  return DType::f32;
+}
+
 /// The first matrix determines the dtype; `others` are the weights of the layer that belong to no linear map.
 void check_dtypes(const char* f, WeightFormat format, const Linears<TensorView>& linears, Named others) {
-  const DType given = linears.front().weights.weight.dtype;
+  check_blocks(f, format, linears);
+  const DType given = given_dtype(linears);
   const bool is_quantized = has_scales(format) && given == DType::int8;
   const DType dtype = is_quantized ? DType::f32 : given;
-  bool are_matrices_right = true, are_others_right = true;
+  bool are_matrices_right = true, are_others_right = true, has_any_blocks = false;
   for (const auto& linear : linears) {
-    are_matrices_right &= !linear.weights.weight || linear.weights.weight.dtype == given;
+    const bool is_blocks = has_blocks(linear.weights.block_format);
+    are_matrices_right &= !linear.weights.weight || is_blocks || linear.weights.weight.dtype == given;
+    has_any_blocks |= is_blocks;
     are_others_right &= !linear.weights.bias || linear.weights.bias.dtype == dtype;
   }
   for (const auto& [name, view] : others) are_others_right &= !view || view.dtype == dtype;
@@ -71,6 +112,7 @@ void check_dtypes(const char* f, WeightFormat format, const Linears<TensorView>&
     const bool is_floating = static_cast<int>(given) < kNumDTypes;
     if (!are_matrices_right || !are_others_right || !is_floating)
       wrong("all tensors must have one floating-point dtype");
+    if (has_any_blocks && given != DType::f32) wrong("weights in blocks need a layer in float32");
     if (format != WeightFormat::plain && given != DType::f32)
       wrong(std::string("weights in ") + name_of(format) + " need a layer in float32");
   }
@@ -80,7 +122,8 @@ void check_dtypes(const char* f, WeightFormat format, const Linears<TensorView>&
 void check_scales(const char* f, WeightFormat format, const Linears<TensorView>& linears) {
   for (const auto& [prefix, weights, out_features, in_features] : linears) {
     const std::string weight_name = prefix + "weight", name = prefix + "scale";
-    const auto& [weight, bias, scale] = weights;
+    const auto& [weight, bias, scale, block_format] = weights;
+    if (has_blocks(block_format)) continue;
     const Named views = {{name.c_str(), scale}, {weight_name.c_str(), weight}};
     if (scale && weight && weight.dtype != DType::int8) fail(f, name + " belongs to weights given in int8", views);
     if (has_scales(format) && weight.extents[1] > kMostInt8Features)
@@ -105,15 +148,31 @@ void check_shape(const char* f, const std::string& name, const TensorView& view,
 
 void check_shapes(const char* f, const Linears<TensorView>& linears) {
   for (const auto& [prefix, weights, out_features, in_features] : linears) {
-    check_shape(f, prefix + "weight", weights.weight, {out_features, in_features});
+    const Index features = block_features(weights.block_format);
+    if (features > 0 && in_features % features != 0)
+      fail(f,
+           prefix + "weight in " + name_of(weights.block_format) + " must have a multiple of " +
+               std::to_string(features) + " input features, and the layer has " + std::to_string(in_features),
+           {{(prefix + "weight").c_str(), weights.weight}});
+    const Index columns = columns_of(weights.block_format, in_features);
+    check_shape(f, prefix + "weight", weights.weight, {out_features, columns});
     if (weights.bias) check_shape(f, prefix + "bias", weights.bias, {out_features});
   }
 }
 
-void check_copies(const char* f, WeightFormat format, DType dtype, const Linears<MutableTensorView>& linears) {
-  const DType matrix = has_scales(format) ? DType::int8 : dtype;
+/// `formats` are of the maps of `linears`, in their order.
+void check_copies(const char* f, const std::vector<WeightFormat>& formats, DType dtype,
+                  const Linears<MutableTensorView>& linears) {
+  auto format = formats.begin();
   for (const auto& [prefix, copies, out_features, in_features] : linears) {
-    check_copy(f, (prefix + "weight").c_str(), copies.weight, matrix, {out_features, in_features});
+    const bool is_bytes = has_blocks(*format);
+    const DType matrix = has_scales(*format) || is_bytes ? DType::int8 : dtype;
+    const Index columns = columns_of(*format, in_features);
+    ++format;
+    check_copy(f, (prefix + "weight").c_str(), copies.weight, matrix, {out_features, columns});
+    if (is_bytes && copies.weight && columns > 1 && copies.weight.strides[1] != 1)
+      fail(f, prefix + "weight must have the bytes of a row next to each other",
+           {{(prefix + "weight").c_str(), copies.weight}});
     check_copy(f, (prefix + "bias").c_str(), copies.bias, dtype, {out_features});
     check_copy(f, (prefix + "scale").c_str(), copies.scale, DType::f32, {out_features});
   }
@@ -160,14 +219,14 @@ MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHe
   } else if (w.added_key || w.added_value) {
     throw std::invalid_argument(std::string(f) + ": added_key and added_value must not be given without add_bias_kv");
   }
-  const DType dtype = w.query.weight.dtype == DType::int8 ? DType::f32 : w.query.weight.dtype;
+  const DType given = given_dtype(linears), dtype = given == DType::int8 ? DType::f32 : given;
   check_steps(f, steps, dtype, config);
   return config;
 }
 
 void validate_linear(const char* f, const LinearWeights& w, WeightFormat format) {
   const Named views = {{"weight", w.weight}, {"bias", w.bias}};
-  const Linears<TensorView> linears = {{"", w, w.weight.extents[0], w.weight.extents[1]}};
+  const Linears<TensorView> linears = {{"", w, w.out_features(), w.in_features()}};
   check_dtypes(f, format, linears, {});
   check_scales(f, format, linears);
   check_rank(f, "weight", w.weight, 2, 2, views);
@@ -175,10 +234,24 @@ void validate_linear(const char* f, const LinearWeights& w, WeightFormat format)
   check_shapes(f, linears);
 }
 
+void validate_dequantize(const LinearWeights& w, const MutableTensorView& out) {
+  constexpr char f[] = "dequantize";
+  const Named views = {{"weight", w.weight}, {"out", out}};
+  if (!has_blocks(w.block_format)) throw std::invalid_argument(std::string(f) + ": weight must lie in blocks");
+  check_rank(f, "weight", w.weight, 2, 2, views);
+  check_blocks(f, WeightFormat::plain, {{"", w, w.out_features(), w.in_features()}});
+  check_rank(f, "out", out, 2, 2, views);
+  if (out.dtype != DType::f32) throw DTypeError(std::string(f) + ": out must be float32; got " + name_of(out.dtype));
+  if (!has_shape(out, {w.out_features(), w.in_features()}))
+    fail(f, "out must be [out_features, in_features] of weight", views);
+  if (out.extents[1] > 1 && out.strides[1] != 1) fail(f, "out must have dense rows", views);
+  check_output(f, "out", out, {{"weight", w.weight}});
+}
+
 void validate_feed_forward(const FeedForwardWeights& w, WeightFormat format) {
   constexpr char f[] = "FeedForward";
   const Named matrices = {{"up_weight", w.up.weight}, {"down_weight", w.down.weight}};
-  const Index hidden = w.up.weight.extents[0], features = w.up.weight.extents[1];
+  const Index hidden = w.up.out_features(), features = w.up.in_features();
   const Linears<TensorView> linears = linears_of(features, hidden, w, w.gate.weight || w.gate.bias || w.gate.scale);
   check_dtypes(f, format, linears, {});
   check_scales(f, format, linears);
@@ -203,19 +276,22 @@ void validate_norm(const char* f, const TensorView& weight, const TensorView& bi
 void validate(const MultiHeadAttention& layer, const MultiHeadAttention::WeightOutputs& o) {
   constexpr char f[] = "MultiHeadAttention.copy_weights";
   const MultiHeadAttentionConfig& c = layer.config();
-  check_copies(f, c.weight_format, layer.dtype(), linears_of(c, o));
+  const PackedAttention& packed = layer.packed();
+  check_copies(f, {packed.query.format(), packed.key.format(), packed.value.format(), packed.out.format()},
+               layer.dtype(), linears_of(c, o));
   check_copy(f, "added_key", o.added_key, layer.dtype(), {c.num_kv_heads * c.head_dim});
   check_copy(f, "added_value", o.added_value, layer.dtype(), {c.num_kv_heads * c.value_head_dim});
 }
 
 void validate(const Linear& layer, const LinearWeightOutputs& o) {
   const Linears<MutableTensorView> linears = {{"", o, layer.out_features(), layer.in_features()}};
-  check_copies("Linear.copy_weights", layer.weight_format(), layer.dtype(), linears);
+  check_copies("Linear.copy_weights", {layer.weight_format()}, layer.dtype(), linears);
 }
 
 void validate(const FeedForward& layer, const FeedForward::WeightOutputs& o) {
-  check_copies("FeedForward.copy_weights", layer.weight_format(), layer.dtype(),
-               linears_of(layer.embed_dim(), layer.feedforward_dim(), o, true));
+  const WeightFormat gate = layer.has_gate() ? layer.gate().weight_format() : WeightFormat::plain;
+  check_copies("FeedForward.copy_weights", {layer.up().weight_format(), layer.down().weight_format(), gate},
+               layer.dtype(), linears_of(layer.embed_dim(), layer.feedforward_dim(), o, true));
 }
 
 }  // namespace mha

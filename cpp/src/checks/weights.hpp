@@ -11,6 +11,7 @@ namespace mha {
 MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHeadAttentionWeights& weights,
                                   const QueryKeySteps& steps);
 void validate_linear(const char* function, const LinearWeights& weights, WeightFormat format);
+void validate_dequantize(const LinearWeights& weights, const MutableTensorView& out);
 void validate_feed_forward(const FeedForwardWeights& weights, WeightFormat format);
 /// `f` is the kind of norm, for messages.
 void validate_norm(const char* f, const TensorView& weight, const TensorView& bias, double eps);

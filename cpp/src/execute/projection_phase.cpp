@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "platform/cancellation.hpp"
 #include "platform/fetch_evidence.hpp"
@@ -9,9 +10,16 @@
 namespace mha {
 namespace {
 
+const ProjectionKernel& kernel_of(const DTypeKernels& kernels, const PackedLinear& linear) {
+  return kernels.project[static_cast<int>(linear.format())];
+}
+const ProjectionKernel& kernel_of(const Projection& p) { return kernel_of(*p.kernels, *p.linear); }
+
+/// Whether both read the same rows, in the same form.
 bool same_rows(const Projection& a, const Projection& b) {
-  return a.x.data == b.x.data && a.batch == b.batch && a.rows == b.rows && a.x.batch == b.x.batch &&
-         a.x.row == b.x.row && a.x.step == b.x.step && a.linear->in_features() == b.linear->in_features();
+  return kernel_of(a).read == kernel_of(b).read && a.x.data == b.x.data && a.batch == b.batch && a.rows == b.rows &&
+         a.x.batch == b.x.batch && a.x.row == b.x.row && a.x.step == b.x.step &&
+         a.linear->in_features() == b.linear->in_features();
 }
 
 // Scratch of a worker: sums of a panel, the results of one on the way to their places, rows as they are read.
@@ -20,17 +28,28 @@ std::size_t rows_at(const DTypeKernels& kernels) {
   return staged_at(kernels) + std::size_t{kProjectionBlockRows * kPanelBytes};
 }
 
-const ProjectionKernel& kernel_of(const Projection& p) {
-  return p.kernels->project[static_cast<int>(p.linear->format())];
+/// Whether the second panel of a gate has another format, and so another kernel.
+bool has_gate_apart(const Projection& p) { return p.gate && p.gate->format() != p.linear->format(); }
+
+/// Where the rows for the kernel of a gate apart lie, after the results of the gate.
+std::size_t gate_at(const DTypeKernels& kernels, Index in_features) {
+  std::size_t most = 0;
+  for (const ProjectionKernel& kernel : kernels.project)
+    if (kernel.read_bytes) most = std::max(most, kernel.read_bytes(kProjectionBlockRows, in_features));
+  return padded(rows_at(kernels) + most);
+}
+std::size_t gate_rows_at(const DTypeKernels& kernels, Index in_features) {
+  return gate_at(kernels, in_features) + std::size_t{kProjectionBlockRows * kPanelBytes};
 }
 
-/// Rows of x as the projection reads them.
-void read_rows(const Projection& p, Index batch, Index first, ProjectionTile& tile, std::byte* scratch) {
+/// Rows of x as a kernel reads them.
+void read_rows(const Projection& p, const ProjectionKernel& kernel, Index batch, Index first, ProjectionTile& tile,
+               std::byte* memory) {
   tile.in_features = p.linear->in_features();
   tile.x = p.x.at(batch, 0, first);
   tile.x_row = p.x.row / size_of(p.linear->dtype());
   tile.x_step = p.x.step;
-  kernel_of(p).read(tile, scratch + rows_at(*p.kernels));
+  kernel.read(tile, memory);
 }
 
 /// Projects rows that go to places of their own. `tile.out` says where row 0 of batch element 0 goes; `row` is the
@@ -96,9 +115,36 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
   }
 }
 
-/// `rows` times one panel.
+/// Projects f32 rows by two panels of different formats, each by its kernel, and multiplies the results. `gate` has the
+/// rows as the kernel of the gate reads them.
+void project_with_gate_apart(const Projection& p, const ProjectionTile& tile, ProjectionTile gate, std::byte* scratch) {
+  constexpr Index kGroup = kVectorBytes / Index{sizeof(float)}, kColumns = kPanelBytes / Index{sizeof(float)};
+  ProjectionTile product = tile;
+  gate.panel = std::exchange(product.gate_panel, nullptr);
+  gate.bias = std::exchange(product.gate_bias, nullptr);
+  gate.activation = std::exchange(product.activation, Activation::none);
+  auto* const results = reinterpret_cast<float*>(scratch + staged_at(*p.kernels));
+  auto* const factors = reinterpret_cast<float*>(scratch + gate_at(*p.kernels, p.linear->in_features()));
+  for (Index g = 0; g < kColumns / kGroup; ++g) {
+    product.out[g] = results + g * kGroup;
+    gate.out[g] = factors + g * kGroup;
+    product.group_columns[g] = gate.group_columns[g] = kGroup;  // padding included
+  }
+  product.out_row = gate.out_row = kColumns;
+  product.out_step = gate.out_step = 1;
+  kernel_of(*p.kernels, *p.gate).run(gate, scratch);
+  kernel_of(p).run(product, scratch);
+  for (Index g = 0; g < kColumns / kGroup; ++g)
+    for (Index r = 0; tile.group_columns[g] > 0 && r < tile.rows; ++r) {
+      float* const to = static_cast<float*>(tile.out[g]) + r * tile.out_row;
+      for (Index c = 0; c < tile.group_columns[g]; ++c)
+        to[c * tile.out_step] = results[r * kColumns + g * kGroup + c] * factors[r * kColumns + g * kGroup + c];
+    }
+}
+
+/// `rows` times one panel; `gate` has the rows as the kernel of a gate apart reads them.
 void project_panel(const Projection& projection, Index panel, Index batch, Index first, ProjectionTile tile,
-                   std::byte* scratch) {
+                   const ProjectionTile& gate, std::byte* scratch) {
   const PackedLinear& linear = *projection.linear;
   const Index size = projection.out_size();
   tile.panel = linear.panel(panel);
@@ -122,6 +168,8 @@ void project_panel(const Projection& projection, Index panel, Index batch, Index
   }
   if (projection.first_rows)
     project_and_place(projection, tile, batch * projection.rows + first, scratch);
+  else if (has_gate_apart(projection))
+    project_with_gate_apart(projection, tile, gate, scratch);
   else
     kernel_of(projection).run(tile, scratch);
 }
@@ -163,17 +211,25 @@ void project_rows(const Projection* projections, Index panel, Index count, Index
   ProjectionTile rows{};
   rows.rows = last - first;
   rows.fetches_ahead = fetches_few_rows_ahead();
-  read_rows(*projections, batch, first, rows, scratch);
+  ProjectionTile gate = rows;
+  const DTypeKernels& kernels = *projections->kernels;
+  read_rows(*projections, kernel_of(*projections), batch, first, rows, scratch + rows_at(kernels));
+  if (has_gate_apart(*projections))
+    read_rows(*projections, kernel_of(kernels, *projections->gate), batch, first, gate,
+              scratch + gate_rows_at(kernels, projections->linear->in_features()));
   Cancellation& cancellation = Cancellation::of_this_thread();  // all panels of a wide matrix may take a second
   for (; count > 0 && !cancellation.is_set(); --count, ++panel) {
     while (panel >= projections->linear->panels()) panel -= (projections++)->linear->panels();
-    project_panel(*projections, panel, batch, first, rows, scratch);
+    project_panel(*projections, panel, batch, first, rows, gate, scratch);
   }
 }
 
-std::size_t projection_scratch(const DTypeKernels& kernels, const PackedLinear& linear) {
-  const ProjectionKernel& kernel = kernels.project[static_cast<int>(linear.format())];
-  return rows_at(kernels) + kernel.read_bytes(kProjectionBlockRows, linear.in_features());
+std::size_t projection_scratch(const DTypeKernels& kernels, const PackedLinear& linear, const PackedLinear* gate) {
+  const ProjectionKernel& kernel = kernel_of(kernels, linear);
+  const Index features = linear.in_features();
+  if (gate && gate->format() != linear.format())
+    return gate_rows_at(kernels, features) + kernel_of(kernels, *gate).read_bytes(kProjectionBlockRows, features);
+  return rows_at(kernels) + kernel.read_bytes(kProjectionBlockRows, features);
 }
 
 void ProjectionRun::add(Projection p) {

@@ -17,7 +17,7 @@ struct Projection {
   Input x;            // head unused
   Output out;         // head: segment
   Activation activation = Activation::none;
-  const PackedLinear* gate = nullptr;  // of the shape and format of `linear`, with which a task takes its panels
+  const PackedLinear* gate = nullptr;  // of the shape of `linear`, with which a task takes its panels
   // [batch] or null: row t of batch element b is row first_rows[b] + t of out, whose rows are then dense ...
   const std::int64_t* first_rows = nullptr;
   PageTables tables = {};                    // ... in the pages of sequence b, if there are pages ...
@@ -66,8 +66,9 @@ Index projection_panels_of_task(WeightFormat format, Index panels, Index blocks,
 void project_rows(const Projection* projections, Index panel, Index count, Index batch, Index first, Index last,
                   std::byte* scratch);
 
-/// Scratch of one worker, for a projection by such weights.
-std::size_t projection_scratch(const DTypeKernels& kernels, const PackedLinear& linear);
+/// Scratch of one worker, for a projection by such weights; `gate` may be null.
+std::size_t projection_scratch(const DTypeKernels& kernels, const PackedLinear& linear,
+                               const PackedLinear* gate = nullptr);
 
 /// Up to three groups in one phase, and who runs it.
 struct ProjectionRun {

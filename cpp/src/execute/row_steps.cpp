@@ -31,12 +31,12 @@ Rows SizedRowSteps::buffer(Index columns, Layout& layout) {
   return {nullptr, row_bytes, columns, offset};
 }
 
-void SizedRowSteps::reserve_for(const PackedLinear& linear) {
-  projection_bytes_ = std::max(projection_bytes_, projection_scratch(kernels_, linear));
+void SizedRowSteps::reserve_for(const PackedLinear& linear, const PackedLinear* gate) {
+  projection_bytes_ = std::max(projection_bytes_, projection_scratch(kernels_, linear, gate));
 }
 
 void SizedRowSteps::reserve_for(const PackedFeedForward& feed_forward) {
-  reserve_for(feed_forward.up);
+  reserve_for(feed_forward.up, feed_forward.gate ? &*feed_forward.gate : nullptr);
   reserve_for(feed_forward.down);
 }
 

@@ -42,8 +42,8 @@ class SizedRowSteps {
 
   /// [rows, columns] that one step writes and later ones read.
   Rows buffer(Index columns, Layout& layout);
-  /// Makes room for a projection by such weights.
-  void reserve_for(const PackedLinear& linear);
+  /// Makes room for a projection by such weights; `gate` may be null.
+  void reserve_for(const PackedLinear& linear, const PackedLinear* gate = nullptr);
   void reserve_for(const PackedFeedForward& feed_forward);
   /// Of each worker.
   std::size_t scratch_bytes() const { return buffers_bytes_ + projection_bytes_; }

@@ -152,6 +152,57 @@ constexpr Index features_per_word(DType dtype, WeightFormat format) {
   return dtype == DType::bf16 ? 2 : features_of(format);
 }
 
+/// Features whose codes lie together in a panel of a block format, and columns of that panel.
+constexpr Index kCodeFeatures = 32, kBlockColumns = kPanelBytes / Index(sizeof(float));
+
+/// The part of a panel of a block format that holds one block of each of its columns. The codes of kCodeFeatures features
+/// come first, in rows of kPanelBytes with four bytes of each column, and then the codes of the next features:
+///
+/// - Low four bits, four rows: byte b of row r has the bits of feature 8 r + b, and above them of feature 8 r + 4 + b.
+/// - A fifth bit, one row: bit w of byte b belongs to feature 4 w + b.
+/// - A fifth and a sixth bit, two rows: bits 2 w and 2 w + 1 of byte b of row r belong to feature 16 r + 4 w + b.
+/// - Eight bits, in place of all these, eight rows: byte b of row r is feature 4 r + b, with its highest bit inverted.
+///
+/// Then come `numbers` rows of binary16 and `bytes` rows of bytes, one for each column: scales and offsets of the block,
+/// and of its parts. The offsets of parts of q4_k and q5_k lie in pairs, which are two rows.
+struct BlockPanel {
+  Index features;  // of a block
+  int code_bits, numbers, bytes;
+
+  constexpr Index code_bytes() const { return Index{kPanelBytes} * code_bits; }  // of kCodeFeatures features
+  constexpr Index numbers_at() const { return features / kCodeFeatures * code_bytes(); }
+  constexpr Index bytes_at() const { return numbers_at() + 2 * kBlockColumns * numbers; }
+  constexpr Index size() const { return bytes_at() + kBlockColumns * bytes; }
+};
+
+/// In a format without blocks: of no features.
+constexpr BlockPanel block_panel(WeightFormat format) {
+  const Index features = block_features(format);
+  switch (format) {
+    case WeightFormat::q4_0:
+    case WeightFormat::iq4_nl:
+      return {features, 4, 1, 0};
+    case WeightFormat::q4_1:
+      return {features, 4, 2, 0};
+    case WeightFormat::q5_0:
+      return {features, 5, 1, 0};
+    case WeightFormat::q5_1:
+      return {features, 5, 2, 0};
+    case WeightFormat::q8_0:
+      return {features, 8, 1, 0};
+    case WeightFormat::q4_k:
+      return {features, 4, 2, 16};
+    case WeightFormat::q5_k:
+      return {features, 5, 2, 16};
+    case WeightFormat::q6_k:
+      return {features, 6, 1, 16};
+    case WeightFormat::mxfp4:
+      return {features, 4, 0, 1};
+    default:
+      return {};
+  }
+}
+
 /// Rows, and the weights of an output feature, are quantized by their largest magnitude, or by this number if that is
 /// larger: 127 over it is still finite.
 constexpr float kLeastQuantizedMax = 0x1p-100f;

@@ -10,11 +10,13 @@
 #include "kernels/kernel_table.hpp"
 #include "kernels/products/add_products.hpp"
 #include "kernels/projection/project_bf16_weights.hpp"
+#include "kernels/projection/project_blocks.hpp"
 #include "kernels/projection/project_int8_weights.hpp"
 #include "kernels/projection/project_pairs.hpp"
 #include "kernels/projection/project_parts.hpp"
 #include "kernels/projection/project_staged.hpp"
 #include "kernels/projection/project_tile.hpp"
+#include "kernels/projection/quantize_blocks.hpp"
 #include "kernels/projection/quantize_rows.hpp"
 #include "kernels/rows/activation_gradient.hpp"
 #include "kernels/rows/adamw.hpp"
@@ -102,6 +104,19 @@ void statistics_tile(const AttentionTile& tile, const StatisticsOutputs& outputs
 [[maybe_unused]] constexpr ProjectionKernel kInt8Weights = {&quantized_bytes, &quantize_rows,
                                                             &project_rows<float, &project_int8_weights>};
 
+/// Sets the kernels of weights in blocks, format after format.
+template <int kFormat = 0>
+constexpr void set_block_kernels([[maybe_unused]] DTypeKernels& kernels) {
+  if constexpr (kFormat < kNumWeightFormats) {
+    constexpr auto format = static_cast<WeightFormat>(kFormat);
+    constexpr int kFeatures = block_features(format);
+    if constexpr (kFeatures > 0)
+      kernels.project[kFormat] = {&block_rows_bytes<kFeatures>, &quantize_blocks<kFeatures>,
+                                  &project_rows<float, &project_blocks<format>>};
+    set_block_kernels<kFormat + 1>(kernels);
+  }
+}
+
 /// With weights in the dtype of the rows.
 template <class S>
 constexpr ProjectionKernel plain_projection() {
@@ -151,6 +166,7 @@ constexpr DTypeKernels dtype_kernels() {
     kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place, &project_rows<float, &project_bf16_weights>};
     kernels.project[int(WeightFormat::int8)] = kInt8Weights;
     kernels.project[int(WeightFormat::bf16x3)] = plain_projection<S>();
+    set_block_kernels(kernels);
   }
   return kernels;
 }
@@ -187,8 +203,11 @@ KernelTable extended_table() noexcept {
   own.rotate = base.rotate;
   own.rows = base.rows;
 #endif
-#ifdef MHA_OVERRIDES_INT8  // products with int8 weights
+#ifdef MHA_OVERRIDES_INT8  // products with int8 weights, and with blocks but by tiles
   extended.kernels[int(DType::f32)].project[int(WeightFormat::int8)] = kInt8Weights;
+#ifndef MHA_TILES
+  set_block_kernels(extended.kernels[int(DType::f32)]);
+#endif
 #endif
 #ifdef MHA_TILES
   extended.kernels[int(DType::f32)].project[int(WeightFormat::bf16x3)] = {

@@ -11,8 +11,8 @@ namespace mha {
 
 struct PackedFeedForward {
   PackedFeedForward(const FeedForwardWeights& w, Activation function, WeightFormat format)
-      : activation(function), up(w.up, w.up.weight.extents[0], format), down(w.down, w.down.weight.extents[0], format) {
-    if (w.gate.weight) gate.emplace(w.gate, w.gate.weight.extents[0], format);
+      : activation(function), up(w.up, w.up.out_features(), format), down(w.down, w.down.out_features(), format) {
+    if (w.gate.weight) gate.emplace(w.gate, w.gate.out_features(), format);
   }
 
   void unpack(const FeedForward::WeightOutputs& outputs) const {

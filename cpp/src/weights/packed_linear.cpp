@@ -6,6 +6,7 @@
 
 #include "mha/half_precision.hpp"
 #include "views/sizes.hpp"
+#include "weights/blocks.hpp"
 #include "weights/int8_scale.hpp"
 
 namespace mha {
@@ -76,10 +77,10 @@ float largest_magnitude(const TensorView& weight, Index row) {
 
 PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, WeightFormat format, Unpacked)
     : dtype_(weights.weight.dtype == DType::int8 ? DType::f32 : weights.weight.dtype),
-      format_(format),
+      format_(has_blocks(weights.block_format) ? weights.block_format : format),
       has_bias_(bool(weights.bias)),
-      in_features_(weights.weight.extents[1]),
-      segments_(weights.weight.extents[0] / segment_columns),
+      in_features_(weights.in_features()),
+      segments_(weights.out_features() / segment_columns),
       segment_columns_(segment_columns),
       padded_segment_columns_(round_up(segment_columns, kVectorBytes / column_bytes(dtype_))) {
   const double columns = double(segments_) * double(padded_segment_columns_) + double(kPanelBytes);
@@ -103,6 +104,10 @@ void PackedLinear::pack(const LinearWeights& weights, Index panel) {
   for_each_feature(panel, [&](Index feature, std::byte* column, std::byte* bias_row) {
     if (has_bias_) convert(bias_row, accumulator_of(dtype_), element(weights.bias, feature), dtype_);
     if (format_ == WeightFormat::int8) return pack_int8(weights, feature, column, bias_row);
+    if (has_blocks(format_))
+      return for_each_block(column, weights.weight, feature, [&](std::byte* unit, Index at, const std::byte* block) {
+        pack_block(format_, block, unit, at);
+      });
     if (format_ != WeightFormat::bf16) return;
     for (Index input = 0; input < in_features_; ++input)
       convert(column + offset_of(input), packed_dtype(), element(weights.weight, feature, input), dtype_);
@@ -122,7 +127,7 @@ void PackedLinear::pack_matrix(const TensorView& weight, Index panel) {
     else
       return static_cast<To>(to_double(from));
   };
-  To* const to = reinterpret_cast<To*>(data_.get() + panel * panel_rows() * kPanelBytes);
+  To* const to = reinterpret_cast<To*>(data_.get() + panel * panel_bytes());
   const From* const from = static_cast<const From*>(weight.data);
   const Index between_features = weight.strides[0], between_inputs = weight.strides[1];
   const Index width = kPanelBytes / column_bytes(dtype_);
@@ -176,6 +181,13 @@ void PackedLinear::unpack(const LinearWeightOutputs& outputs) const {
       if (outputs.bias && has_bias_) convert(element(outputs.bias, feature), dtype_, bias_row, accumulator_of(dtype_));
       if (outputs.scale && has_scales(format_))
         convert(element(outputs.scale, feature), DType::f32, bias_row + kPanelBytes, DType::f32);
+      if (has_blocks(format_)) {
+        if (outputs.weight)
+          for_each_block(panel, outputs.weight, feature, [&](const std::byte* unit, Index at, std::byte* block) {
+            unpack_block(format_, unit, at, block);
+          });
+        return;
+      }
       for (Index input = 0; outputs.weight && input < in_features_; ++input)
         convert(element(outputs.weight, feature, input), stored, panel + offset_of(input), packed_dtype());
     });
@@ -190,9 +202,22 @@ void PackedLinear::for_each_feature(Index p, Visitor visit) const {
     const Index segment = column / padded_segment_columns_, within = column % padded_segment_columns_;
     if (segment >= segments_ || within >= segment_columns_) continue;
     const Index offset = column % width * size;
-    visit(segment * segment_columns_ + within, data_.get() + p * panel_rows() * kPanelBytes + offset,
+    visit(segment * segment_columns_ + within, data_.get() + p * panel_bytes() + offset,
           data_.get() + bias_at(p) + offset);
   }
+}
+
+/// Calls visit(unit, column, block) for each block of an output feature: `panel` is the column of the feature in the
+/// first row of a panel, `matrix` has the blocks as they lie in a file. A row of `matrix` may lie anywhere, but its bytes
+/// are next to each other.
+template <class Byte, class View, class Visitor>
+void PackedLinear::for_each_block(Byte* panel, const View& matrix, Index feature, Visitor visit) const {
+  const Index size = block_panel(format_).size(), bytes = block_bytes(format_);
+  const Index column = (panel - data_.get()) % panel_bytes() / Index{sizeof(float)};
+  Byte* unit = panel - column * Index{sizeof(float)};
+  auto* block = element(matrix, feature);
+  for (Index b = 0; b < in_features_ / block_features(format_); ++b, unit += size, block += bytes)
+    visit(unit, column, block);
 }
 
 /// Bytes from an output feature's column in the first row of a panel to its weight for an input feature.

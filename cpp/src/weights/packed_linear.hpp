@@ -12,7 +12,8 @@ namespace mha {
 /// Output features come in segments (one for each head; a single one for the output projection). A segment is padded to
 /// whole vectors of the widest instruction set, so that the columns of a vector belong to one segment. Panels hold
 /// kPanelBytes of columns for each input feature: [panel][in_features][columns], the same for every instruction set.
-/// With narrow weights the four bytes of a column hold several features: [panel][in_features / n][columns][n].
+/// With narrow weights the four bytes of a column hold several features: [panel][in_features / n][columns][n]. Weights
+/// in blocks lie as BlockPanel has them: [panel][blocks of a row].
 class PackedLinear {
  public:
   /// @param weights weight [segments * segment_columns, in_features], any strides; of int8 only with a scale
@@ -42,18 +43,21 @@ class PackedLinear {
   /// The time that a projection of so many rows takes, in multiply-adds of f32. Reading four bytes of weights from
   /// memory takes as long as 8 of them; int8 is multiplied at 4 times the rate.
   double work(double rows) const {
-    const double rate = format_ == WeightFormat::int8 ? 4 : 1, near = 8 / double(features_per_word());
+    const double rate = has_scales(format_) || has_blocks(format_) ? 4 : 1;
+    const double near = 8 * double(panel_bytes()) / (double(in_features_) * double(kPanelBytes));
     return (rows / rate + near) * double(segments_ * segment_columns_) * double(in_features_);
   }
 
   Index panels() const { return panels_; }
-  const std::byte* panel(Index p) const { return data_.get() + p * panel_rows() * kPanelBytes; }
+  const std::byte* panel(Index p) const { return data_.get() + p * panel_bytes(); }
   /// The bias of the columns of panel p, kPanelBytes; for int8 weights three such rows, as ProjectionTile::bias says.
   const std::byte* bias(Index p) const { return data_.get() + bias_at(p); }
 
  private:
   template <class Visitor>
   void for_each_feature(Index panel, Visitor visit) const;
+  template <class Byte, class View, class Visitor>
+  void for_each_block(Byte* panel, const View& matrix, Index feature, Visitor visit) const;
   template <class To, class From>
   void pack_matrix(const TensorView& weight, Index panel);
   Index offset_of(Index input) const;
@@ -62,8 +66,12 @@ class PackedLinear {
 
   Index features_per_word() const { return mha::features_per_word(dtype_, format_); }
   Index panel_rows() const { return (in_features_ + features_per_word() - 1) / features_per_word(); }
+  Index panel_bytes() const {
+    const BlockPanel block = block_panel(format_);
+    return block.features > 0 ? in_features_ / block.features * block.size() : panel_rows() * kPanelBytes;
+  }
   Index bias_rows() const { return has_scales(format_) ? 3 : 1; }
-  Index bias_at(Index p) const { return (panels_ * panel_rows() + p * bias_rows()) * kPanelBytes; }
+  Index bias_at(Index p) const { return panels_ * panel_bytes() + p * bias_rows() * kPanelBytes; }
 
   DType dtype_;
   WeightFormat format_;

@@ -49,7 +49,9 @@ def numpy_dtype(rule: str, dtype: DTypeLike) -> np.dtype[Any]:
 def packed_state(state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return the state dict with arrays of bfloat16 as uint16, which NumPy can pickle without ml_dtypes."""
     return {
-        name: array.view(np.uint16) if _core.dtype_name(array.dtype) == "bfloat16" else array
+        name: array.view(np.uint16)
+        if isinstance(array, np.ndarray) and _core.dtype_name(array.dtype) == "bfloat16"
+        else array
         for name, array in state.items()
     }
 

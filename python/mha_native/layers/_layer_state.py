@@ -9,7 +9,8 @@ import numpy as np
 
 from .. import _core
 from ..functions.arrays import Tensor
-from ..functions.dtypes import WEIGHT_FORMATS, checked_dtype, packed_state, unpacked_state
+from ..functions.block_matrix import from_core, joined_rows
+from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
 from ..functions.instances import bare
 from ..functions.messages import in_the_name_of, names_sizes
 from ._constructor_arguments import WeightDType
@@ -36,21 +37,23 @@ class LayerState(Leaf):
         [out_dim, H Dv]. Biases are ``in_proj_bias`` and ``out_proj.bias``. If only some of query, key and value have
         one, they are ``q_proj_bias``, ``k_proj_bias`` or ``v_proj_bias``. `add_bias_kv` adds ``bias_k`` [1, 1, Hk D]
         and ``bias_v`` [1, 1, Hk Dv]. Matrices in int8 have scales, ``in_proj_weight_scale`` [H D + Hk D + Hk Dv] and
-        so on. `qk_norm` adds ``q_norm.weight`` and ``k_norm.weight`` [D], "layer" also ``q_norm.bias`` and
-        ``k_norm.bias``; of "rms_joint" they are [H D] and [Hk D].
+        so on. A `BlockMatrix` is one again; if query, key and value differ in format, they are three matrices.
+        `qk_norm` adds ``q_norm.weight`` and ``k_norm.weight`` [D], "layer" also ``q_norm.bias`` and ``k_norm.bias``; of
+        "rms_joint" they are [H D] and [Hk D].
         """
         core = self._core  # one for all: another thread may load weights meanwhile
         (*in_proj, out_proj), (added_key, added_value) = core.weights()
         weights, biases, scales = zip(*in_proj, strict=True)
-        state = {f"{letter}_proj_weight": weight for letter, weight in zip("qkv", weights, strict=True)}
-        if WEIGHT_FORMATS.get(self.weight_dtype):
-            state |= {f"{letter}_proj_weight_scale": scale for letter, scale in zip("qkv", scales, strict=True)}
-        if self._sizes.are_stackable:
-            state = {
-                f"in_proj_weight{end}": np.concatenate([state[f"{letter}_proj_weight{end}"] for letter in "qkv"])
-                for end in ("", "_scale")
-                if f"q_proj_weight{end}" in state
-            }
+        matrices = list(map(from_core, weights))
+        stacked = joined_rows(matrices) if self._sizes.are_stackable else None
+        if stacked is not None:
+            state = {"in_proj_weight": stacked}
+            if scales[0] is not None:
+                state["in_proj_weight_scale"] = np.concatenate(scales)
+        else:
+            state = {f"{letter}_proj_weight": matrix for letter, matrix in zip("qkv", matrices, strict=True)}
+            named = zip("qkv", scales, strict=True)
+            state |= {f"{letter}_proj_weight_scale": scale for letter, scale in named if scale is not None}
         if self._parts.in_biases == "qkv":
             state["in_proj_bias"] = np.concatenate(biases)
         else:
@@ -244,7 +247,7 @@ class LayerState(Leaf):
 
     def __getstate__(self) -> dict[str, Any]:
         sizes, parts = tuple(self._sizes), tuple(self._parts)
-        dtypes = {"dtype": _core.dtype_name(self.dtype), "weight_dtype": self.weight_dtype}
+        dtypes = {"dtype": _core.dtype_name(self.dtype), "weight_dtype": self._weight_dtype}
         state = packed_state(self.state_dict())
         return {"sizes": sizes, "parts": parts, "steps": tuple(self._steps), **dtypes, "state": state}
 
@@ -268,6 +271,19 @@ class LayerState(Leaf):
         self._steps = steps
         self._weight_dtype = weight_dtype
         self._load(dtype, state)
+
+    def _formats(self) -> dict[str, str]:
+        formats = self._named_formats(("q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight"))
+        *in_proj, out_proj = formats.values()
+        if self._sizes.are_stackable and len(set(in_proj)) == 1:
+            return {"in_proj_weight": in_proj[0], "out_proj.weight": out_proj}
+        return formats
+
+    def _with_rotary(self, rotary: RotaryEmbedding) -> Self:
+        """Return the layer with another rotary table."""
+        layer, steps = bare(type(self)), self._steps._replace(rotary=rotary)
+        layer._set_state(self._sizes, self._parts, self.dtype, self._weight_dtype, self.state_dict(), steps)
+        return layer
 
     def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
         shapes = state_shapes(self._sizes, self._parts, names) | self._steps.state_shapes(self._sizes)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .. import _core
+from ..functions.block_matrix import split_rows, to_core
 from ._constructor_arguments import (
     Biases,
     Seed,
@@ -201,8 +202,8 @@ def split_state(
     def of_heads(kind: str) -> list[Any]:
         """Return the weights, biases or scales of query, key and value; None for a missing array."""
         if f"in_proj_{kind}" in arrays:
-            return np.split(arrays[f"in_proj_{kind}"], splits)
-        return [arrays.get(f"{letter}_proj_{kind}") for letter in "qkv"]
+            return list(map(to_core, split_rows(arrays[f"in_proj_{kind}"], splits)))
+        return [to_core(arrays.get(f"{letter}_proj_{kind}")) for letter in "qkv"]
 
     in_proj = zip(of_heads("weight"), of_heads("bias"), of_heads("weight_scale"), strict=True)
     added = (arrays["bias_k"][0, 0], arrays["bias_v"][0, 0]) if parts.add_bias_kv else (None, None)

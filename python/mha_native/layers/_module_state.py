@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import _core
 from ..functions.arrays import Tensor, to_numpy
+from ..functions.block_matrix import BlockMatrix, from_core, in_numbers, to_core
 from ..functions.dtypes import WEIGHT_FORMATS, checked_dtype, packed_state
 from ..functions.instances import bare
 from ..functions.messages import in_the_name_of, listed, name_of_type, names_sizes, shown
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 Module = TypeVar("Module", bound="ModuleState")
 AnyLeaf = TypeVar("AnyLeaf", bound="Leaf")
 
-# The weights of a linear map in the core: matrix, bias, and the scale of a matrix in int8.
-LinearWeights: TypeAlias = "tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]"
+# The weights of a linear map in the core: matrix, bias, and the scale of a matrix in int8. A matrix in blocks is
+# (bytes, format).
+LinearWeights: TypeAlias = "tuple[Any, NDArray[Any] | None, NDArray[Any] | None]"
 
 
 class ModuleState:
@@ -110,8 +112,17 @@ class ModuleState:
 
     @property
     def weight_dtype(self) -> str:
-        """The storage format of the matrices, of the first layer if there are several."""
-        return next(iter(self._leaves().values()))._weight_dtype
+        """The storage format of the matrices; "mixed" if there are several, which `weight_formats` lists."""
+        formats = set(self.weight_formats().values())
+        if len(formats) > 1:
+            return "mixed"
+        return formats.pop() if formats else next(iter(self._leaves().values()))._weight_dtype
+
+    def weight_formats(self) -> dict[str, str]:
+        """Return the storage format of each matrix, by its name in ``state_dict``."""
+        leaves = self._leaves()
+        now = zip(leaves, snapshots(leaves.values()), strict=True)
+        return {prefix + name: stored for prefix, leaf in now for name, stored in leaf._formats().items()}
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -179,6 +190,9 @@ class ModuleState:
                 if name[:end] in names:
                     names[name[:end]].add(name[end:])
         shapes = {prefix: leaf._state_shapes(names[prefix]) for prefix, leaf in leaves.items()}
+        for prefix, of_leaf in shapes.items():
+            for name in [name for name in of_leaf if isinstance(state.get(prefix + name), BlockMatrix)]:
+                of_leaf.pop(f"{name}_scale", None)
         expected = {prefix + name: shape for prefix, of_leaf in shapes.items() for name, shape in of_leaf.items()}
         arrays = checked_arrays(function, expected, dtype, state)
         return {prefix: {name: arrays[prefix + name] for name in of_leaf} for prefix, of_leaf in shapes.items()}
@@ -203,6 +217,15 @@ class Leaf(ModuleState):
         """Return the names and shapes that a state dict must have. `names` are its actual names."""
         raise NotImplementedError
 
+    def _formats(self) -> dict[str, str]:
+        """Return the storage format of each matrix, by its name in the state dict."""
+        return {}
+
+    def _named_formats(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the formats in the core of the matrices `names`, in its order."""
+        own = _core.dtype_name(self.dtype)
+        return {name: stored or own for name, stored in zip(names, self._core.formats, strict=True)}
+
     def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
         """Return an object of the core of arrays, after checks of their names, shapes and dtypes."""
         raise NotImplementedError
@@ -210,7 +233,7 @@ class Leaf(ModuleState):
     def _quantized(self, weight_dtype: str) -> Leaf:
         """Return a new layer with the same weights in the format `weight_dtype`."""
         saved = self.__getstate__()
-        saved["weight_dtype"] = weight_dtype
+        saved |= {"weight_dtype": weight_dtype, "state": in_numbers(saved["state"])}
         if not WEIGHT_FORMATS.get(weight_dtype):
             saved["state"] = _without_scales(saved["state"])
         leaf = bare(type(self))
@@ -222,7 +245,10 @@ class Leaf(ModuleState):
         leaf, saved = bare(type(self)), self.__getstate__()
         name = _core.dtype_name(dtype)
         if name != _core.dtype_name(self.dtype):
-            state = {which: _core.convert(array, dtype) for which, array in _without_scales(self.state_dict()).items()}
+            state = {
+                which: _core.convert(array, dtype)
+                for which, array in _without_scales(in_numbers(self.state_dict())).items()
+            }
             saved |= {"dtype": name, "weight_dtype": name, "state": packed_state(state)}
         leaf.__setstate__(saved)
         return leaf
@@ -258,13 +284,13 @@ def _snapshot(leaf: AnyLeaf) -> AnyLeaf:
 
 def linear_weights(arrays: Mapping[str, NDArray[Any]], prefix: str) -> LinearWeights:
     """Return the weights of a linear map, whose names in the state dict begin with `prefix`."""
-    return arrays[f"{prefix}weight"], arrays.get(f"{prefix}bias"), arrays.get(f"{prefix}weight_scale")
+    return to_core(arrays[f"{prefix}weight"]), arrays.get(f"{prefix}bias"), arrays.get(f"{prefix}weight_scale")
 
 
 def linear_state(prefix: str, weights: LinearWeights) -> dict[str, NDArray[Any]]:
     """Undo `linear_weights`."""
     weight, bias, scale = weights
-    state = {f"{prefix}weight": weight, f"{prefix}weight_scale": scale, f"{prefix}bias": bias}
+    state = {f"{prefix}weight": from_core(weight), f"{prefix}weight_scale": scale, f"{prefix}bias": bias}
     return {name: array for name, array in state.items() if array is not None}
 
 
@@ -273,10 +299,12 @@ def checked_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Return the arrays of a state dict, which must have exactly the names and shapes `expected`.
 
-    Matrices with scales must be int8, and all other arrays `dtype`.
+    Matrices with scales must be int8, and all other arrays `dtype`. In float32 a matrix may be a BlockMatrix.
     """
     arrays: dict[str, Any] = {name: to_numpy(function, name, state[name]) for name in expected if name in state}
-    wrong_kinds = [f"{name} is a {name_of_type(x)}" for name, x in arrays.items() if not isinstance(x, np.ndarray)]
+    wrong_kinds = [
+        f"{name} is a {name_of_type(x)}" for name, x in arrays.items() if not isinstance(x, np.ndarray | BlockMatrix)
+    ]
     if wrong_kinds:
         raise TypeError(f"{function}: expected arrays; {listed(wrong_kinds)}")
 
@@ -293,9 +321,14 @@ def checked_arrays(
         raise ValueError(f"{function}: " + "; ".join(f"{what}: {listed(n)}" for what, n in complaints.items() if n))
     own = _core.dtype_name(dtype)
     wanted = {name: "int8" if f"{name}_scale" in expected else own for name in expected}
+    blocks = [name for name, array in arrays.items() if isinstance(array, BlockMatrix)]
+    if blocks and own != "float32":
+        raise TypeError(f"{function}: a BlockMatrix needs a layer in float32, and the layer is {own}: {listed(blocks)}")
     wrong_dtypes = [
         f"{name} {given}" + " instead of int8" * (wanted[name] != own)
-        for name, given in ((name, _core.dtype_name(array.dtype)) for name, array in arrays.items())
+        for name, given in (
+            (name, _core.dtype_name(array.dtype)) for name, array in arrays.items() if name not in blocks
+        )
         if given != wanted[name]
     ]
     if wrong_dtypes:

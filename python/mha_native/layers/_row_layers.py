@@ -103,7 +103,7 @@ class LayerOfMaps(RowLayer):
         return configuration
 
     def __getstate__(self) -> dict[str, Any]:
-        dtypes = {"dtype": _core.dtype_name(self.dtype), "weight_dtype": self.weight_dtype}
+        dtypes = {"dtype": _core.dtype_name(self.dtype), "weight_dtype": self._weight_dtype}
         return {"sizes": tuple(self._sizes), **dtypes, "state": packed_state(self.state_dict())}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
@@ -117,6 +117,9 @@ class LayerOfMaps(RowLayer):
 
     def _state_shapes(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
         return self._with_scales(_shapes(self._sizes.maps()), names)
+
+    def _formats(self) -> dict[str, str]:
+        return self._named_formats(f"{linear.prefix}weight" for linear in self._sizes.maps())
 
     def _core_weights(self) -> tuple[LinearWeights, ...]:
         """Return copies of the weights of each map."""

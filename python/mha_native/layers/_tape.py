@@ -186,10 +186,10 @@ def record(
             f"{function}: recompute must be one of {known}; got {shown(recompute)}"
         )
     for prefix, leaf in module._leaves().items():
-        if leaf._weight_dtype != (own := _core.dtype_name(leaf.dtype)):
+        if leaf.weight_dtype != (own := _core.dtype_name(leaf.dtype)):
             raise TypeError(
                 f"{function}: weight_dtype must be {own!r}, the dtype of the layer, to have gradients; "
-                f"got {leaf._weight_dtype!r} in {prefix.rstrip('.') or 'the layer'}"
+                f"got {leaf.weight_dtype!r} in {prefix.rstrip('.') or 'the layer'}"
             )
     given = {argument: tensor for argument, tensor in arguments.items() if tensor is not None}
     given |= {option: options[option] for option in OPTIONS_WITH_GRADIENTS if options.get(option) is not None}

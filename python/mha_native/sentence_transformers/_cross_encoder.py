@@ -147,7 +147,7 @@ class CrossEncoder(ReadsTexts, Model):
 
     def _reader(self) -> tuple[Any, bool]:
         if isinstance(self._classifier, TokenRanker):
-            raise ValueError("CrossEncoder: this model writes a pair into its chat template, and has no tokens of texts")
+            raise ValueError("CrossEncoder: this model writes pairs into its chat template, and has no tokens of texts")
         return self._classifier.tokenizer, True
 
     def predict(

@@ -16,7 +16,6 @@ namespace {
 #define MHA_VNNI
 #endif
 
-#if !defined(MHA_VNNI) && !defined(__ARM_FEATURE_DOTPROD)
 /// a0 b0 + a1 b1 for each pair.
 MHA_INLINE Ints multiply_pairs(const Shorts& a, const Shorts& b) {
 #if defined(EIGEN_VECTORIZE_AVX512)
@@ -30,7 +29,6 @@ MHA_INLINE Ints multiply_pairs(const Shorts& a, const Shorts& b) {
   return (Ints(x << 16) >> 16) * (Ints(y << 16) >> 16) + (Ints(x) >> 16) * (Ints(y) >> 16);
 #endif
 }
-#endif
 
 #if defined(MHA_VNNI) || defined(__ARM_FEATURE_DOTPROD) || defined(MHA_TILES)
 

@@ -120,17 +120,7 @@ def each_once(layers: Iterable[Any], change: Callable[[Any], Any]) -> list[Any]:
 
 def with_rotary(layer: EncoderLayer, rotary: RotaryEmbedding) -> EncoderLayer:
     """Return the layer with another rotary table. It shares the other parts with the layer."""
-    attention = layer.self_attn
-    self_attn = MultiHeadAttention.from_weights(
-        attention.state_dict(),
-        attention.num_heads,
-        num_kv_heads=attention.num_kv_heads,
-        qk_norm=attention.qk_norm,
-        qk_norm_eps=attention.qk_norm_eps,
-        rotary=rotary,
-        dtype=attention.dtype,
-        weight_dtype=attention.weight_dtype,
-    )
+    self_attn = layer.self_attn._with_rotary(rotary)
     norms: Any = {name: getattr(layer, name) for name in ("norm1", "norm2", "output_norm1", "output_norm2")}
     options: Any = {"norm_first": layer.norm_first, "parallel": layer.parallel}
     return EncoderLayer.from_parts(self_attn, layer.feed_forward, **options, **norms)
