@@ -10,6 +10,7 @@
 #include "kernels/kernel_table.hpp"
 #include "kernels/products/add_products.hpp"
 #include "kernels/projection/project_bf16_weights.hpp"
+#include "kernels/projection/project_int4_weights.hpp"
 #include "kernels/projection/project_int8_weights.hpp"
 #include "kernels/projection/project_pairs.hpp"
 #include "kernels/projection/project_parts.hpp"
@@ -102,6 +103,9 @@ void statistics_tile(const AttentionTile& tile, const StatisticsOutputs& outputs
 [[maybe_unused]] constexpr ProjectionKernel kInt8Weights = {&quantized_bytes, &quantize_rows,
                                                             &project_rows<float, &project_int8_weights>};
 
+[[maybe_unused]] constexpr ProjectionKernel kInt4Weights = {&int4_bytes, &read_int4_rows,
+                                                            &project_rows<float, &project_int4_weights>};
+
 /// With weights in the dtype of the rows.
 template <class S>
 constexpr ProjectionKernel plain_projection() {
@@ -150,6 +154,7 @@ constexpr DTypeKernels dtype_kernels() {
   if constexpr (DTypeOf<S>::value == DType::f32) {
     kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place, &project_rows<float, &project_bf16_weights>};
     kernels.project[int(WeightFormat::int8)] = kInt8Weights;
+    kernels.project[int(WeightFormat::int4)] = kInt4Weights;
     kernels.project[int(WeightFormat::bf16x3)] = plain_projection<S>();
   }
   return kernels;
@@ -187,8 +192,9 @@ KernelTable extended_table() noexcept {
   own.rotate = base.rotate;
   own.rows = base.rows;
 #endif
-#ifdef MHA_OVERRIDES_INT8  // products with int8 weights
+#ifdef MHA_OVERRIDES_INT8  // products with int8 and int4 weights
   extended.kernels[int(DType::f32)].project[int(WeightFormat::int8)] = kInt8Weights;
+  extended.kernels[int(DType::f32)].project[int(WeightFormat::int4)] = kInt4Weights;
 #endif
 #ifdef MHA_TILES
   extended.kernels[int(DType::f32)].project[int(WeightFormat::bf16x3)] = {

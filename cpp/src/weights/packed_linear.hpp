@@ -3,6 +3,7 @@
 
 #include "kernels/kernel_table.hpp"
 #include "mha/linear_weights.hpp"
+#include "weights/int4_row.hpp"
 #include "weights/weight_memory.hpp"
 
 namespace mha {
@@ -12,7 +13,8 @@ namespace mha {
 /// Output features come in segments (one for each head; a single one for the output projection). A segment is padded to
 /// whole vectors of the widest instruction set, so that the columns of a vector belong to one segment. Panels hold
 /// kPanelBytes of columns for each input feature: [panel][in_features][columns], the same for every instruction set.
-/// With narrow weights the four bytes of a column hold several features: [panel][in_features / n][columns][n].
+/// With narrow weights the four bytes of a column hold several features: [panel][in_features / n][columns][n]. Of int4
+/// weights a row of multipliers precedes the codes of each 128 features.
 class PackedLinear {
  public:
   /// @param weights weight [segments * segment_columns, in_features], any strides; of int8 only with a scale
@@ -40,15 +42,15 @@ class PackedLinear {
   Index padded_segment_columns() const { return padded_segment_columns_; }
 
   /// The time that a projection of so many rows takes, in multiply-adds of f32. Reading four bytes of weights from
-  /// memory takes as long as 8 of them; int8 is multiplied at 4 times the rate.
+  /// memory takes as long as 8 of them; int8, and int4 as int8, is multiplied at 4 times the rate.
   double work(double rows) const {
-    const double rate = format_ == WeightFormat::int8 ? 4 : 1, near = 8 / double(features_per_word());
+    const double rate = has_scales(format_) ? 4 : 1, near = 8 / double(features_per_word());
     return (rows / rate + near) * double(segments_ * segment_columns_) * double(in_features_);
   }
 
   Index panels() const { return panels_; }
   const std::byte* panel(Index p) const { return data_.get() + p * panel_rows() * kPanelBytes; }
-  /// The bias of the columns of panel p, kPanelBytes; for int8 weights three such rows, as ProjectionTile::bias says.
+  /// The bias of the columns of panel p, kPanelBytes; for int8 and int4 weights three such rows, as ProjectionTile::bias says.
   const std::byte* bias(Index p) const { return data_.get() + bias_at(p); }
 
  private:
@@ -59,9 +61,10 @@ class PackedLinear {
   Index offset_of(Index input) const;
   DType packed_dtype() const;  // of the weights in panels; a bias has the dtype of the accumulator
   void pack_int8(const LinearWeights& weights, Index feature, std::byte* panel, std::byte* bias_row);
+  void pack_int4(const LinearWeights& weights, Index feature, Int4Row& row, std::byte* panel, std::byte* bias_row);
 
   Index features_per_word() const { return mha::features_per_word(dtype_, format_); }
-  Index panel_rows() const { return (in_features_ + features_per_word() - 1) / features_per_word(); }
+  Index panel_rows() const { return mha::panel_rows(dtype_, format_, in_features_); }
   Index bias_rows() const { return has_scales(format_) ? 3 : 1; }
   Index bias_at(Index p) const { return (panels_ * panel_rows() + p * bias_rows()) * kPanelBytes; }
 
