@@ -83,8 +83,12 @@ DType Case::element() const {
 }
 
 WeightFormat Case::weight_format() const {
-  return find_name<WeightFormat>(
-      weights, {{"", WeightFormat::plain}, {"bf16", WeightFormat::bf16}, {"int8", WeightFormat::int8}, {"int4", WeightFormat::int4}}, *this);
+  return find_name<WeightFormat>(weights,
+                                 {{"", WeightFormat::plain},
+                                  {"bf16", WeightFormat::bf16},
+                                  {"int8", WeightFormat::int8},
+                                  {"int4", WeightFormat::int4}},
+                                 *this);
 }
 
 double Case::weight_bytes() const {

@@ -366,9 +366,9 @@ class Case:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights that a call reads once, as they are kept: of layers, and of the head of a decoder."""
-        kept = {"": self.itemsize, "bf16": 2, "int8": 1, "int4": 0.53125}[self.weights]
+        bits = {"": 8.0 * self.itemsize, "bf16": 16.0, "int8": 8.0, "int4": 4.25}[self.weights]
         matrices = self.layers * self.matrices_of_layer + self.E * self.V
-        return matrices * kept + self.layers * self.vectors_of_layer * self.itemsize
+        return round(matrices * bits / 8) + self.layers * self.vectors_of_layer * self.itemsize
 
     @property
     def streamed_bytes(self) -> int:

@@ -1,6 +1,7 @@
 #include "weights/int4_row.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -24,30 +25,30 @@ int place_of_code(Index feature) { return static_cast<int>(feature % 4 * 8 + fea
 
 // Four numbers at a time, as every processor has them.
 using Four = float __attribute__((vector_size(16)));
-using FourBits = std::int32_t __attribute__((vector_size(16)));
 
 Four load(const float* from) {
   Four four;
   __builtin_memcpy(&four, from, sizeof four);
   return four;
 }
-Four select(const FourBits& condition, const Four& yes, const Four& no) {
-  FourBits a, b;
-  __builtin_memcpy(&a, &yes, sizeof a);
-  __builtin_memcpy(&b, &no, sizeof b);
-  const FourBits bits = (condition & a) | (~condition & b);
-  Four result;
-  __builtin_memcpy(&result, &bits, sizeof result);
-  return result;
-}
+float sum_of(const Four& x) { return (x[0] + x[1]) + (x[2] + x[3]); }
 
 /// The nearest codes for numbers that are multiples of a step, where `factor` is 1 / step.
 Four codes(const Four& numbers, float factor) {
   constexpr float kRounds = 12582912.0f;  // 1.5 * 2^23 rounds to an integer
-  const Four least = Four{} + float(kLeastCode), most = Four{} + float(kMostCode);
-  const Four scaled = numbers * factor;
-  const Four above = select(scaled < least, least, scaled);
-  return (select(above > most, most, above) + kRounds) - kRounds;
+  const Four least = Four{} + float(kLeastCode), most = Four{} + float(kMostCode), scaled = numbers * factor;
+  const Four above = scaled > least ? scaled : least;
+  return ((above < most ? above : most) + kRounds) - kRounds;
+}
+
+/// 1 / (scale * multiplier), of 1 / scale.
+float factor_of(float inverse, int multiplier) {
+  static constexpr std::array<float, kMostMultiplier + 1> kInverses = [] {
+    std::array<float, kMostMultiplier + 1> inverses{};
+    for (int m = 1; m <= kMostMultiplier; ++m) inverses[static_cast<std::size_t>(m)] = 1 / float(m);
+    return inverses;
+  }();
+  return inverse * kInverses[static_cast<std::size_t>(multiplier)];
 }
 
 /// The sum of squared errors of a group at a step.
@@ -57,7 +58,7 @@ float error_of(const float* numbers, float step, float factor) {
     const Four error = load(numbers + i) - codes(load(numbers + i), factor) * step;
     sum += error * error;
   }
-  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  return sum_of(sum);
 }
 
 }  // namespace
@@ -72,35 +73,35 @@ Int4Row::Int4Row(Index in_features)
       best_(limits_.size()),
       words_(static_cast<std::size_t>(panel_rows(DType::f32, WeightFormat::int4, in_features))) {}
 
-Int4Row::Choice Int4Row::choose(float scale) {
-  // Steps from 0.6 of the least that reaches all numbers of a group to a little beyond it.
-  constexpr float kLeastStep = 0.6f, kMostStep = 1.05f;
+Int4Row::Choice Int4Row::choose(float scale, Index between) {
+  // Steps from a fraction of the least that reaches all numbers of a group to a little beyond it.
+  constexpr float kLeastStep = 0.75f, kMostStep = 1.05f;
   Choice choice{0, 0};
   double products = 0, squares = 0;  // of numbers and integers, of integers
-  for (Index group = 0; group < groups_; ++group) {
+  const float inverse = 1 / scale;
+  for (Index group = 0; group < groups_; group += between) {
     const float* const numbers = numbers_.data() + group * kGroup;
-    const float in_scales = limits_[static_cast<std::size_t>(group)] / scale;
-    const int first = std::clamp(int(std::floor(in_scales * kLeastStep)), 1, kMostMultiplier);
-    const int last = std::clamp(int(std::ceil(in_scales * kMostStep)), first, kMostMultiplier);
+    const float in_scales = limits_[static_cast<std::size_t>(group)] * inverse;  // may be much larger than all
+    const int first = std::max(1, int(std::min(in_scales * kLeastStep, float(kMostMultiplier))));
+    const int last = std::max(first, int(std::min(in_scales * kMostStep + 1, float(kMostMultiplier))));
     float least = std::numeric_limits<float>::infinity();
     int multiplier = first;
     for (int m = first; m <= last; ++m) {
-      const float step = scale * float(m), error = error_of(numbers, step, 1 / step);
+      const float error = error_of(numbers, scale * float(m), factor_of(inverse, m));
       if (error < least) least = error, multiplier = m;
     }
     chosen_[static_cast<std::size_t>(group)] = static_cast<unsigned char>(multiplier);
-    const float factor = 1 / (scale * float(multiplier));
     Four product = {}, square = {};
     for (Index i = 0; i < kGroup; i += 4) {
-      const Four code = codes(load(numbers + i), factor);
+      const Four code = codes(load(numbers + i), factor_of(inverse, multiplier));
       product += code * load(numbers + i);
       square += code * code;
     }
-    products += double((product[0] + product[1]) + (product[2] + product[3])) * multiplier;
-    squares += double((square[0] + square[1]) + (square[2] + square[3])) * (multiplier * multiplier);
+    products += double(sum_of(product) * float(multiplier));
+    squares += double(sum_of(square) * float(multiplier * multiplier));
     choice.error += double(least);
   }
-  choice.scale = squares > 0 ? products / squares : double(scale);
+  choice.scale = squares > 0 ? float(products / squares) : scale;
   return choice;
 }
 
@@ -125,29 +126,33 @@ float Int4Row::quantize() {
   for (float& x : limits_) x *= unit;
   most *= unit;
 
-  // Fractions of the scale at which no number is out of reach, then the scale that fits the best choice exactly.
-  constexpr int kFractions = 12, kRefinements = 3;
-  constexpr float kMostFraction = 1.0f, kBetween = 0.04f;
+  // Fractions of the scale at which no number is out of reach, by some of the groups where there are many; then, by all,
+  // the scale with the least error for the choice before.
+  constexpr int kFractions = 8, kRefinements = 3;
+  constexpr float kBetween = 0.05f;
+  constexpr Index kSample = 64;
+  const Index between = std::max<Index>(1, groups_ / kSample);
   float scale = 0, next = 0;
   double error = std::numeric_limits<double>::infinity();
-  const auto consider = [&](float candidate) {
-    const Choice choice = choose(candidate);
-    if (!(choice.error < error)) return false;
+  for (int i = 0; i < kFractions; ++i) {
+    const Choice choice = choose(most / kMostMultiplier * (1 - kBetween * float(i)), between);
+    if (choice.error < error) error = choice.error, next = choice.scale;
+  }
+  error = std::numeric_limits<double>::infinity();
+  for (int i = 0; i <= kRefinements && next > 0; ++i) {
+    const Choice choice = choose(next, 1);
+    if (!(choice.error < error)) break;
     error = choice.error;
-    scale = candidate;
-    next = float(choice.scale);
+    scale = next;
+    next = choice.scale;
     best_.swap(chosen_);
-    return true;
-  };
-  for (int i = 0; i < kFractions; ++i) consider(most / kMostMultiplier * (kMostFraction - kBetween * float(i)));
-  for (int i = 0; i < kRefinements && next > 0; ++i)
-    if (!consider(next)) break;
+  }
 
+  const float inverse = 1 / scale;
   for (Index group = 0; group < groups_; ++group) {
     const int multiplier = best_[static_cast<std::size_t>(group)];
-    const float factor = 1 / (scale * float(multiplier));
     for (Index i = group * kGroup; i < (group + 1) * kGroup; i += 4) {
-      const Four code = codes(load(numbers_.data() + i), factor);
+      const Four code = codes(load(numbers_.data() + i), factor_of(inverse, multiplier));
       for (int lane = 0; lane < 4; ++lane)
         integers_[static_cast<std::size_t>(i + lane)] = static_cast<std::int8_t>(int(code[lane]) * multiplier);
     }
@@ -171,8 +176,8 @@ bool Int4Row::pack() {
     if (*least == 0 && *most == 0) continue;
     words_[static_cast<std::size_t>(multipliers_of(group))] |= std::uint32_t(m) << place_of_multiplier(group);
     for (Index i = 0; i < kGroup; ++i)
-      words_[static_cast<std::size_t>(words_of(group) + word_of_code(i))] |=
-          (std::uint32_t(integers[i] / m) & 15) << place_of_code(i);
+      words_[static_cast<std::size_t>(words_of(group) + word_of_code(i))] |= (std::uint32_t(integers[i] / m) & 15)
+                                                                             << place_of_code(i);
   }
   return true;
 }
@@ -184,7 +189,8 @@ void Int4Row::unpack() {
     for (Index i = 0; i < kGroup; ++i) {
       const std::uint32_t word = words_[static_cast<std::size_t>(words_of(group) + word_of_code(i))];
       const int bits = static_cast<int>(word >> place_of_code(i) & 15);
-      integers_[static_cast<std::size_t>(group * kGroup + i)] = static_cast<std::int8_t>((bits < 8 ? bits : bits - 16) * m);
+      integers_[static_cast<std::size_t>(group * kGroup + i)] =
+          static_cast<std::int8_t>((bits < 8 ? bits : bits - 16) * m);
     }
   }
 }

@@ -32,17 +32,18 @@ class Int4Row {
   void unpack();
 
  private:
-  /// Chooses the multiplier and the codes of every group for a scale. Returns the error, and the best scale for the
-  /// integers that result.
+  /// Chooses the multiplier and the codes of every group for a scale, or of one group in `between`. Returns the error,
+  /// and the best scale for the integers that result.
   struct Choice {
-    double error, scale;
+    double error;
+    float scale;
   };
-  Choice choose(float scale);
+  Choice choose(float scale, Index between);
 
   Index in_features_, groups_;
-  std::vector<float> numbers_;          // of whole groups, filled up with zeros, as the integers
-  std::vector<std::int8_t> integers_;   // of the choice with the least error
-  std::vector<float> limits_;           // of a group: the least step at which codes reach all of its numbers
+  std::vector<float> numbers_;                // of whole groups, filled up with zeros, as the integers
+  std::vector<std::int8_t> integers_;         // of the choice with the least error
+  std::vector<float> limits_;                 // of a group: the least step at which codes reach all of its numbers
   std::vector<unsigned char> chosen_, best_;  // multipliers
   std::vector<std::uint32_t> words_;
 };

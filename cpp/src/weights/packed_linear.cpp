@@ -83,7 +83,8 @@ PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, 
       segment_columns_(segment_columns),
       padded_segment_columns_(round_up(segment_columns, kVectorBytes / column_bytes(dtype_))) {
   const double columns = double(segments_) * double(padded_segment_columns_) + double(kPanelBytes);
-  allocatable(columns * column_bytes(dtype_) * (double(in_features_ + kInt4RowsOfGroup) + double(bias_rows())));  // no less than below
+  const double rows = double(in_features_) + double(kInt4RowsOfGroup) + double(bias_rows());  // no less than below
+  allocatable(columns * column_bytes(dtype_) * rows);
   panels_ = round_up(segments_ * padded_segment_columns_ * column_bytes(dtype_), kPanelBytes) / kPanelBytes;
   const std::size_t bytes = static_cast<std::size_t>(bias_at(panels_));
   data_ = allocate_weights(bytes);

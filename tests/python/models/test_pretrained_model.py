@@ -46,6 +46,7 @@ def test_sizes(encoder: SentenceEncoder) -> None:
 def test_classifiers_have_them_too(which: type[TextClassifier] | type[TokenClassifier], tmp_path: Path) -> None:
     model = which.from_pretrained(tiny_classifiers.write(tmp_path, tokens=which is TokenClassifier))
     assert (model.embed_dim, model.num_layers, model.num_heads, model.max_length) == (24, 2, 3, 20)
+    assert model.quantize("int4").weight_dtype == "int4"
     assert model.quantize("int8").weight_dtype == model.quantize("int8").astype("float32").weight_dtype == "int8"
     assert model.num_labels == len(model.labels)
 

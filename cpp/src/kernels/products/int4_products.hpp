@@ -31,8 +31,7 @@ constexpr int kCodeBits = 0;
 
 MHA_INLINE Codes codes_of(const Bits& words) {
   const Halves halves = Halves(words);
-  return {{Shorts(halves << 12) >> 12, Shorts(halves << 4) >> 12},
-          {Shorts(halves << 8) >> 12, Shorts(halves) >> 12}};
+  return {{Shorts(halves << 12) >> 12, Shorts(halves << 4) >> 12}, {Shorts(halves << 8) >> 12, Shorts(halves) >> 12}};
 }
 #endif
 
@@ -49,7 +48,7 @@ MHA_INLINE Ints add_group(const Ints& sum, const Ints& of_group, const Ints& mul
 }
 
 /// The multipliers of group `group` of the eight whose words these are.
-MHA_INLINE Bits multipliers_of(const Bits& words, Index group) { return words >> int(4 * group) & 15; }
+MHA_INLINE Bits multipliers_of(const Bits& words, Index group) { return words << int(28 - 4 * group) >> 28; }
 
 /// Multipliers as int8 weights are made with them.
 struct Factors {

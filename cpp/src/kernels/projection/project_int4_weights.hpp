@@ -12,14 +12,22 @@ namespace mha::MHA_ISA {
 namespace {
 
 /// The most rows that multiply codes.
-constexpr Index kFewInt4Rows = 4;
+constexpr Index kFewInt4Rows = 16;
+
+/// Input features of a block that several strips of few rows multiply: 34 KB of a panel. Blocks of 256 features take 1.1
+/// times as long for 4 to 12 rows.
+constexpr Index kFewRowsFeatures = 1024;
 
 /// Input features that become int8 weights at a time: 32 KB of a whole panel.
 constexpr Index kExpandedFeatures = 512;
 static_assert(kExpandedFeatures % kInt4FeaturesOfMultipliers == 0);
+static_assert(kFewRowsFeatures % kInt4FeaturesOfMultipliers == 0);
 
 /// A prefetch of a row of the panel so many rows before it is read.
 constexpr int kInt4RowsAhead = 32;
+
+/// The most vectors of columns of one row, for which the registers suffice.
+constexpr int kInt4RowVectors = kRowVectors < 2 * kVectors ? kRowVectors : 2 * kVectors;
 
 /// The words of one group of a strip.
 struct Int4Group {
@@ -36,9 +44,8 @@ struct Int4Group {
 struct Int4PanelWords {
   MHA_INLINE static ByteProducts::Vector load(const WeightStrip& g, Index word, Index column) {
     const Int4Group group(g, word / (kInt4GroupFeatures / 4));
-    const auto words = [column](const std::byte* row) MHA_INLINE_LAMBDA {
-      return load_vector<Bits>(row + column * Index(sizeof(float)));
-    };
+    const auto words = [column](const std::byte* row)
+                           MHA_INLINE_LAMBDA { return load_vector<Bits>(row + column * Index(sizeof(float))); };
     const Factors factors(multipliers_of(words(group.multipliers), group.place));
     const Bits codes = words(group.codes + word / 2 % kInt4RowsOfGroup * kPanelBytes) ^ kCodesFromZero;
     const Ints weights = int8_weights(codes >> int(word % 2 * 4), factors);
@@ -46,24 +53,45 @@ struct Int4PanelWords {
   }
 };
 
-template <int M, int N, bool kFetches>
+/// Groups of a strip that rows multiply, from `first` on. Their sums wait where the results go.
+struct Int4Part {
+  const WeightStrip* strip;
+  Index first, groups;
+  bool is_last;
+  Index rows_ahead;  // how many rows of the panel later the rows lie that are prefetched
+};
+
+template <class, int M, int N>
 struct Int4WeightsStrip {
-  static void run(const WeightStrip& g, Index row) {
+  static void run(const Int4Part& part, Index row) {
     constexpr Index L = kLanes<float>;
+    constexpr int kLines = N * kPacketBytes < kVectorBytes ? 1 : N * kPacketBytes / kVectorBytes;
+    const WeightStrip& g = *part.strip;
     const ProjectionTile& tile = *g.tile;
-    const auto* x = static_cast<const unsigned char*>(tile.x) + row * tile.x_row;
-    const std::byte* panel = g.panel();
-    const auto words_at = [](const std::byte* from, int j) MHA_INLINE_LAMBDA {
-      if constexpr (kFetches)
-        if (j % (kVectorBytes / kPacketBytes) == 0)
-          __builtin_prefetch(from + kInt4RowsAhead * kPanelBytes + j * kPacketBytes);
-      return load_vector<Bits>(from + j * kPacketBytes);
+    // The strips of rows share the lines of the cache that they prefetch of each row of the panel.
+    Index ahead[kLines];
+    const Index from = row * kLines / tile.rows, to = (row + M) * kLines / tile.rows;
+    MHA_UNROLL
+    for (int line = 0; line < kLines; ++line)
+      ahead[line] = part.rows_ahead * kPanelBytes + (from + (to > from ? line % (to - from) : 0)) * kVectorBytes;
+    const auto words_at = [&](const std::byte* at, int j) MHA_INLINE_LAMBDA {
+      if (j * kPacketBytes % kVectorBytes == 0) __builtin_prefetch(at + ahead[j * kPacketBytes / kVectorBytes]);
+      return load_vector<Bits>(at + j * kPacketBytes);
     };
-    Ints sums[M][N] = {};
-    for (Index groups = int4_groups(tile.in_features); groups > 0; groups -= kInt4GroupsOfMultipliers) {
-      Bits multipliers[N];
+    const auto out = [&](int i, int j) MHA_INLINE_LAMBDA { return g.out[j] + (row + i) * g.out_row; };
+    const auto* x = static_cast<const unsigned char*>(tile.x) + row * tile.x_row +
+                    part.first * kInt4GroupFeatures * ByteProducts::kFeatureBytes;
+    const std::byte* panel = Int4Group(g, part.first).multipliers;
+    Ints sums[M][N];
+    MHA_UNROLL
+    for (int i = 0; i < M; ++i) {
       MHA_UNROLL
-      for (int j = 0; j < N; ++j) multipliers[j] = words_at(panel, j);
+      for (int j = 0; j < N; ++j) sums[i][j] = part.first == 0 ? Ints{} : load_vector<Ints>(out(i, j));
+    }
+    for (Index groups = part.groups; groups > 0; groups -= kInt4GroupsOfMultipliers) {
+      const std::byte* const multipliers = panel;
+      MHA_UNROLL
+      for (int line = 0; line < kLines; ++line) __builtin_prefetch(panel + ahead[line]);
       panel += kPanelBytes;
       const Index end = groups < kInt4GroupsOfMultipliers ? groups : kInt4GroupsOfMultipliers;
       for (Index group = 0; group < end; ++group) {
@@ -87,10 +115,10 @@ struct Int4WeightsStrip {
           panel += kPanelBytes;
           x += Index{8} * ByteProducts::kFeatureBytes;
         }
+        asm("" ::: "memory");  // or the compiler reads multipliers once, and moves them to the stack
         MHA_UNROLL
         for (int j = 0; j < N; ++j) {
-          const Ints multiplier = Ints(multipliers[j] & 15);
-          multipliers[j] >>= 4;
+          const Ints multiplier = Ints(multipliers_of(load_vector<Bits>(multipliers + j * kPacketBytes), group));
           MHA_UNROLL
           for (int i = 0; i < M; ++i) sums[i][j] = add_group(sums[i][j], of_group[i][j], multiplier);
         }
@@ -100,21 +128,34 @@ struct Int4WeightsStrip {
     for (int i = 0; i < M; ++i) {
       MHA_UNROLL
       for (int j = 0; j < N; ++j) {
-        float* const out = g.out[j] + (row + i) * g.out_row;
-        if constexpr (ByteProducts::kHasOffset)
-          __builtin_memcpy(out, &sums[i][j], sizeof sums[i][j]);
+        if (!ByteProducts::kHasOffset && part.is_last)
+          pstoreu(out(i, j), scale_sums(g, row + i, j * L, sums[i][j]));
         else
-          pstoreu(out, scale_sums(g, row + i, j * L, sums[i][j]));
+          __builtin_memcpy(out(i, j), &sums[i][j], sizeof sums[i][j]);
       }
     }
-    if constexpr (ByteProducts::kHasOffset) finish_rows_in_place<N, Int4PanelWords>(g, row, M);
+    if constexpr (ByteProducts::kHasOffset)
+      if (part.is_last) finish_rows_in_place<N, Int4PanelWords>(g, row, M);
   }
 };
 
-template <class, int M, int N>
-using Int4WeightsRows = Int4WeightsStrip<M, N, (N > kVectors)>;
-template <class, int M, int N>
-using Int4WeightsFirstRows = Int4WeightsStrip<M, N, true>;
+/// One strip of rows reads the panel once. Several ones read a block of it, one after the other, and prefetch the next.
+template <class After>
+MHA_INLINE void project_few_rows(int vectors, const WeightStrip& strip, After after) {
+  static constexpr StripTable<Int4WeightsStrip, Int4Products, Int4Part, kVectors, kInt4RowVectors> strips;
+  const ProjectionTile& tile = *strip.tile;
+  const Index groups = int4_groups(tile.in_features);
+  const bool is_one_strip = tile.rows <= Int4Products::Tile::kMostRows;
+  const Index most = is_one_strip ? groups : kFewRowsFeatures / kInt4GroupFeatures;
+  const Index ahead = is_one_strip ? kInt4RowsAhead : panel_rows(DType::f32, WeightFormat::int4, kFewRowsFeatures);
+  for (Index first = 0; first < groups; first += most) {
+    const Index rest = groups - first, count = rest < most ? rest : most;
+    strips.run(vectors, tile.rows, {&strip, first, count, count == rest, ahead}, {}, nullptr,
+               [&](Index row, Index rows) MHA_INLINE_LAMBDA {
+                 if (count == rest) after(row, rows);
+               });
+  }
+}
 
 /// Turns `groups` groups of a strip into int8 weights: rows of kVectors vectors, `to_row` apart.
 __attribute__((noinline)) void expand_groups(const WeightStrip& g, Index first, Index groups, std::int32_t* to,
@@ -175,9 +216,8 @@ struct ExpandedRows {
     const WeightStrip& g = *block.strip;
     const ProjectionTile& tile = *g.tile;
     const auto at = [&](int i, int j) MHA_INLINE_LAMBDA { return g.out[j] + (row + i) * g.out_row; };
-    const auto start = [&](int i, int j) MHA_INLINE_LAMBDA {
-      return block.first == 0 ? Ints{} : load_vector<Ints>(at(i, j));
-    };
+    const auto start = [&](int i, int j)
+                           MHA_INLINE_LAMBDA { return block.first == 0 ? Ints{} : load_vector<Ints>(at(i, j)); };
     const auto finish = [&](int i, int j, const Ints& sums) MHA_INLINE_LAMBDA {
       if (!ByteProducts::kHasOffset && block.is_last)
         pstoreu(at(i, j), scale_sums(g, row + i, j * L, sums));
@@ -201,7 +241,10 @@ MHA_INLINE void project_many_rows(const WeightStrip& strip, After after) {
     const Index rest = tile.in_features - first, features = rest < kExpandedFeatures ? rest : kExpandedFeatures;
     expand_groups(strip, first / kInt4GroupFeatures, int4_groups(features), weights, kVectors * kLanes<float>);
     const bool is_last = features == rest;
-    strips.run(kVectors, tile.rows, {&strip, weights, first, (features + 3) / 4, is_last}, {}, nullptr,
+    const Index next_rows = panel_rows(DType::f32, WeightFormat::int4, features);
+    const Upcoming next = {Int4Group(strip, first / kInt4GroupFeatures).multipliers + next_rows * kPanelBytes,
+                           kPanelBytes, next_rows, kVectors * kPacketBytes};
+    strips.run(kVectors, tile.rows, {&strip, weights, first, (features + 3) / 4, is_last}, next, nullptr,
                [&](Index row, Index rows) MHA_INLINE_LAMBDA {
                  if (is_last) after(row, rows);
                });
@@ -224,11 +267,9 @@ inline void read_int4_rows(ProjectionTile& tile, void* memory) {
 }
 
 inline void project_int4_weights(const ProjectionTile& tile, void* scratch) {
-  static constexpr WeightStripTable<Int4WeightsRows, Int4Products, kRowVectors> strips;
-  static constexpr WeightStripTable<Int4WeightsFirstRows, Int4Products, kVectors> first;
-  project_narrow(tile, scratch, [&](int vectors, const WeightStrip& strip, auto after) {
+  project_narrow<kInt4RowVectors>(tile, scratch, [&](int vectors, const WeightStrip& strip, auto after) {
     if (tile.rows <= kFewInt4Rows)
-      strips.run(vectors, tile.rows, strip, {}, first.strips, after);
+      project_few_rows(vectors, strip, after);
     else
       project_many_rows(strip, after);
   });

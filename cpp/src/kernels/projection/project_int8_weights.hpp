@@ -111,7 +111,8 @@ struct Int8Tiles {
 
   static Index words(Index in_features) { return (in_features + 3) / 4; }
   static void finish(const WeightStrip& g, Index row, const float* sums) {
-    finish_row<kVectors, Int8PanelWords>(g, row, [&](int j) MHA_INLINE_LAMBDA { return sums + Index{j} * kLanes<float>; });
+    finish_row<kVectors, Int8PanelWords>(g, row,
+                                         [&](int j) MHA_INLINE_LAMBDA { return sums + Index{j} * kLanes<float>; });
   }
 };
 #endif
