@@ -74,8 +74,8 @@ Int4Row::Int4Row(Index in_features)
       words_(static_cast<std::size_t>(panel_rows(DType::f32, WeightFormat::int4, in_features))) {}
 
 Int4Row::Choice Int4Row::choose(float scale, Index between) {
-  // Steps from a fraction of the least that reaches all numbers of a group to a little beyond it.
-  constexpr float kLeastStep = 0.75f, kMostStep = 1.05f;
+  // Of the least step that reaches all numbers of a group: smaller ones cut numbers off, larger ones may fit them better.
+  constexpr float kLeastStep = 0.75f, kMostStep = 1.3f;
   Choice choice{0, 0};
   double products = 0, squares = 0;  // of numbers and integers, of integers
   const float inverse = 1 / scale;
