@@ -121,21 +121,21 @@ float Int4Row::quantize() {
   }
   // Squares of smaller or larger numbers leave the range of float.
   most = std::max(most, kLeastQuantizedMax / 127);
-  const float unit = std::exp2(float(-std::ilogb(most)));
+  const float unit = std::ldexp(1.0f, -std::ilogb(most));
   for (float& x : numbers_) x *= unit;
   for (float& x : limits_) x *= unit;
   most *= unit;
 
-  // Fractions of the scale at which no number is out of reach, by some of the groups where there are many; then, by all,
+  // Multiples of the scale at which no number is out of reach, by some of the groups where there are many; then, by all,
   // the scale with the least error for the choice before.
-  constexpr int kFractions = 8, kRefinements = 3;
-  constexpr float kBetween = 0.05f;
+  constexpr int kFractions = 10, kRefinements = 3;
+  constexpr float kMostFraction = 1.25f, kBetween = 0.0625f;  // 1 is one of them
   constexpr Index kSample = 64;
   const Index between = std::max<Index>(1, groups_ / kSample);
   float scale = 0, next = 0;
   double error = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kFractions; ++i) {
-    const Choice choice = choose(most / kMostMultiplier * (1 - kBetween * float(i)), between);
+    const Choice choice = choose(most / kMostMultiplier * (kMostFraction - kBetween * float(i)), between);
     if (choice.error < error) error = choice.error, next = choice.scale;
   }
   error = std::numeric_limits<double>::infinity();
