@@ -59,7 +59,7 @@ Subject microkernel(DType dtype, WeightFormat format, Index depth) {
   tile.activation = Activation::none;
 
   Subject subject;
-  subject.product = format == WeightFormat::int8 ? DType::int8 : dtype;
+  subject.product = has_scales(format) ? DType::int8 : dtype;
   subject.work.flops = 2.0 * double(kRows * columns * depth);
   subject.call = [=, run = kernel.run] {
     (void)x, (void)out, (void)packed, (void)rows;  // kept alive
@@ -84,7 +84,7 @@ Subject projection_of(const Case& c, int threads) {
   subject.product = c.product();
   subject.threads = threads;
   subject.work.flops = 2.0 * double(rows) * double(c.E * c.E);
-  subject.work.bytes = double(2 * rows * c.E + c.E) * size_of(dtype) + double(c.E * c.E) * size_of(c.weight());
+  subject.work.bytes = double(2 * rows * c.E + c.E) * size_of(dtype) + double(c.E * c.E) * c.weight_bytes();
   subject.call = [linear, x, out, sized, workers] {
     const CallMemory memory({}, workers, sized.scratch_bytes());
     RowSteps steps(sized, memory);
@@ -243,10 +243,10 @@ void add_layers(const Settings& settings) {
     const char* name;
     DType dtype;
     WeightFormat format;
-  } kinds[] = {{"f32", DType::f32, WeightFormat::plain},     {"f64", DType::f64, WeightFormat::plain},
-               {"bf16", DType::bf16, WeightFormat::plain},   {"f16", DType::f16, WeightFormat::plain},
-               {"bf16w", DType::f32, WeightFormat::bf16},    {"int8w", DType::f32, WeightFormat::int8},
-               {"bf16x3w", DType::f32, WeightFormat::bf16x3}};
+  } kinds[] = {{"f32", DType::f32, WeightFormat::plain},      {"f64", DType::f64, WeightFormat::plain},
+               {"bf16", DType::bf16, WeightFormat::plain},    {"f16", DType::f16, WeightFormat::plain},
+               {"bf16w", DType::f32, WeightFormat::bf16},     {"int8w", DType::f32, WeightFormat::int8},
+               {"bf16x3w", DType::f32, WeightFormat::bf16x3}, {"int4w", DType::f32, WeightFormat::int4}};
   for (const auto& kind : kinds)
     for (Index depth : {64, 128, 512})  // within one head, within one chain of a long sum, beyond it
       add_benchmark("microkernel/" + std::string(kind.name) + "-depth" + std::to_string(depth), settings,

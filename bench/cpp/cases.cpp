@@ -83,13 +83,18 @@ DType Case::element() const {
 }
 
 WeightFormat Case::weight_format() const {
-  return find_name<WeightFormat>(
-      weights, {{"", WeightFormat::plain}, {"bf16", WeightFormat::bf16}, {"int8", WeightFormat::int8}}, *this);
+  return find_name<WeightFormat>(weights,
+                                 {{"", WeightFormat::plain},
+                                  {"bf16", WeightFormat::bf16},
+                                  {"int8", WeightFormat::int8},
+                                  {"int4", WeightFormat::int4}},
+                                 *this);
 }
 
-DType Case::weight() const {
+double Case::weight_bytes() const {
   const WeightFormat format = weight_format();
-  return format == WeightFormat::plain ? element() : format == WeightFormat::int8 ? DType::int8 : DType::bf16;
+  if (format == WeightFormat::int4) return 0.53125;  // a code, and a sixteenth of a multiplier
+  return size_of(format == WeightFormat::plain ? element() : format == WeightFormat::int8 ? DType::int8 : DType::bf16);
 }
 
 DType Case::cached() const {
@@ -138,7 +143,7 @@ double Case::least_bytes() const {
   const double size = size_of(element());
   if (E > 0) {
     const Index matrices = 4 * E * E + 2 * E * F, others = 4 * E + (F > 0 ? F + 5 * E : 0);  // biases, two norms
-    return double(layers) * (double(matrices) * size_of(weight()) + double(others) * size) +
+    return double(layers) * (double(matrices) * weight_bytes() + double(others) * size) +
            double((2 * queries() + (is_cross() ? B * Tk : 0)) * E) * size +
            (kind == "step" ? double(2 * B * Tk * E) * size_of(cached()) : 0);
   }

@@ -32,12 +32,12 @@ struct Case {
 
   DType element() const;
   WeightFormat weight_format() const;
-  /// Of weights, as they are kept.
-  DType weight() const;
+  /// Of a weight, as it is kept.
+  double weight_bytes() const;
   /// Of keys and values between the steps of a decoder.
   DType cached() const;
-  /// What most of the products are of; of a layer with int8 weights those of its projections.
-  DType product() const { return weight_format() == WeightFormat::int8 ? DType::int8 : element(); }
+  /// What most of the products are of; of a layer with int8 or int4 weights those of its projections.
+  DType product() const { return has_scales(weight_format()) ? DType::int8 : element(); }
   bool has_options() const {
     return causal || window[0] >= 0 || window[1] >= 0 || admitted > 0 || softcap > 0 || alibi;
   }

@@ -98,7 +98,7 @@ def test_rows_that_make_no_sense_are_refused() -> None:
         {"cache": "bf16"},
         {"kind": "step", "E": 32, "Hk": 4},
         {"kind": "step", "E": 32, "Hk": 4, "Tq": 1, "causal": False, "dtype": "bf16", "cache": "f16"},
-        {"kind": "mha", "E": 32, "Hk": 4, "Tk": 5, "weights": "int4"},
+        {"kind": "mha", "E": 32, "Hk": 4, "Tk": 5, "weights": "int2"},
         {"kind": "mha", "E": 32, "Hk": 4, "Tk": 5, "dtype": "bf16", "weights": "int8"},
         {"Hk": 3},
         {"Tq": 0},

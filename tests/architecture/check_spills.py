@@ -23,7 +23,7 @@ LEAST_PRODUCTS = 8  # in a turn of a hot loop: chains that hide the latency of a
 PRODUCT = re.compile(r"v?(fn?m(add|sub)\d*|mul)[ps][sd]|vdpbf16ps|vpdpbusd")
 ATTENTION = "ScoreKeys|AddValues|MergeValues|WeightGradients|AddFeatures"
 PEAK = re.compile(r"probes::.*::multiply_add<")
-STRIP = re.compile(rf"::({ATTENTION}|ProjectStrip|PairsStrip|Int8WeightsStrip)<|{PEAK.pattern}")
+STRIP = re.compile(rf"::({ATTENTION}|ProjectStrip|PairsStrip|Int[48]WeightsStrip|ExpandedRows)<|{PEAK.pattern}")
 VECTOR = re.compile(r"%[xyz]mm")
 # Two pipes with a latency of six, VDPBF16PS on Zen 5, need twelve sums; where registers allow it, a third more.
 LEAST_SUMS, LEAST_SUMS_IN_32_REGISTERS = 12, 16

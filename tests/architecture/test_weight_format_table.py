@@ -76,7 +76,7 @@ def test_the_table_is_read() -> None:
         ('def f():\n    """As bfloat16x3."""', set()),
         ('if self._weight_dtype != "int8": pass', {"int8"}),
         ('if cache.dtype == "int8": pass', set()),
-        ('choices = ("float32", "bfloat16", "int8", "bfloat16x3")', {"bfloat16", "int8", "bfloat16x3"}),
+        (f"choices = {('float32', *SPELLINGS)}", set(SPELLINGS)),
     ],
 )
 def test_names_are_found_in_python(text: str, names: set[str]) -> None:

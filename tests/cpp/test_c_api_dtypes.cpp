@@ -130,7 +130,8 @@ Owned<mha_layer> c_layer(const mha_layer_config& config, const mha_layer_weights
   return {layer, &mha_layer_destroy};
 }
 
-constexpr WeightFormat kFormats[] = {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3};
+constexpr WeightFormat kFormats[] = {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3,
+                                     WeightFormat::int4};
 
 TEST(CApiWeightFormats, Layer) {
   constexpr Index E = Layer::E, kKey = Layer::kKey, kValue = Layer::kValue, T = 4;
@@ -238,7 +239,7 @@ TEST(CApiWeightFormats, FeedForward) {
     if (format != WeightFormat::bf16x3) {  // which changes bits where there are tiles
       EXPECT_EQ(out.data() == plain, format == WeightFormat::plain) << "the format must reach the layer";
     }
-    if (format != WeightFormat::int8) continue;
+    if (!has_scales(format)) continue;
 
     Bytes integers1({F, E}, 99), integers2({E, F}, 99);
     Rows scale1 = nans<float>({F}), scale2 = nans<float>({E});
@@ -268,9 +269,10 @@ TEST(CApiWeightFormats, WhatIsRefused) {
     const mha_feed_forward_weights weights = {{&matrix, nullptr, scales}, {&matrix, nullptr, scales}, {}};
     return mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, format, &feed_forward);
   };
-  for (const mha_weight_format format : {-1, 14})
+  const std::string range = "0 to " + std::to_string(kNumWeightFormats - 1);
+  for (const mha_weight_format format : {-1, kNumWeightFormats})
     expect_failure(MHA_INVALID_ARGUMENT, create(c_square, nullptr, format),
-                   {"mha_weight_format", "0 to 13", ("got " + std::to_string(format)).c_str()});
+                   {"mha_weight_format", range.c_str(), ("got " + std::to_string(format)).c_str()});
   expect_failure(MHA_INVALID_ARGUMENT, create(c_bytes, nullptr, MHA_WEIGHT_FORMAT_INT8), {"FeedForward", "up_scale"});
   expect_failure(MHA_INVALID_ARGUMENT, create(c_square, &c_scale, MHA_WEIGHT_FORMAT_PLAIN),
                  {"FeedForward", "up_scale"});

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 
 #include "arrays.hpp"
 #include "c_calls.hpp"
@@ -61,7 +62,7 @@ TEST(CApiRows, Linear) {
   for (const bool has_bias : {false, true}) {
     const mha_linear_weights weights = {&c_weight, has_bias ? &c_bias : nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
     for (const WeightFormat format :
-         {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3}) {
+         {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3, WeightFormat::int4}) {
       const auto c_format = static_cast<mha_weight_format>(format);
       mha_linear* linear = nullptr;
       ASSERT_EQ(mha_linear_create(&weights, c_format, &linear), MHA_OK) << mha_last_error();
@@ -217,7 +218,8 @@ TEST(CApiRows, WhatIsRefused) {
                            no_matrix = {&c_weight, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
   expect_invalid(mha_linear_create(nullptr, MHA_WEIGHT_FORMAT_PLAIN, &linear), {"weights", "null"});
   expect_invalid(mha_linear_create(&no_matrix, MHA_WEIGHT_FORMAT_PLAIN, &linear), {"Linear", "weight", "[24]"});
-  expect_invalid(mha_linear_create(&of_linear, 4, &linear), {"mha_weight_format", "got 4"});
+  expect_invalid(mha_linear_create(&of_linear, kNumWeightFormats, &linear),
+                 {"mha_weight_format", ("got " + std::to_string(kNumWeightFormats)).c_str()});
   EXPECT_EQ(linear, nullptr);
   ASSERT_EQ(mha_linear_create(&of_linear, MHA_WEIGHT_FORMAT_PLAIN, &linear), MHA_OK) << mha_last_error();
   expect_invalid(mha_linear_forward(nullptr, &rows, &out_rows, 0), {"linear", "null"});

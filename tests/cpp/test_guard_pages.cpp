@@ -153,7 +153,7 @@ void run_layers(GuardedMemory& memory, Index width, Index hidden, Index rows, We
   TransformerStack(&layer, 1, &last).forward(x, memory.output<T>({2, rows, width}), options);
 
   MultiHeadAttention::WeightOutputs copies;
-  const DType stored = format == WeightFormat::int8 ? DType::int8 : DTypeOf<T>::value;
+  const DType stored = has_scales(format) ? DType::int8 : DTypeOf<T>::value;
   copies.query.weight =
       stored == DType::int8 ? memory.output<std::int8_t>({width, width}) : memory.output<T>({width, width});
   copies.query.bias = memory.output<T>({width});
@@ -218,7 +218,7 @@ TYPED_TEST(GuardPages, Layers) {
   on_every_isa([] {
     for (const Index width : {1, 5, 33, 70})
       for (const WeightFormat format :
-           {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3})
+           {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3, WeightFormat::int4})
         if (is_float || format == WeightFormat::plain)
           expect_nothing_outside(
               [&](GuardedMemory& memory) { run_layers<TypeParam>(memory, width, width + 2, 7, format); });
@@ -252,6 +252,7 @@ TYPED_TEST(GuardPages, DISABLED_Sweep) {
           if constexpr (std::is_same_v<TypeParam, float>) {
             run_layers<TypeParam>(memory, width, 71 - width, rows, WeightFormat::bf16);
             run_layers<TypeParam>(memory, width, 71 - width, rows, WeightFormat::int8);
+            run_layers<TypeParam>(memory, width, 71 - width, rows, WeightFormat::int4);
           }
           embed<TypeParam>(memory, width);
           merge<TypeParam>(memory, rows, width);

@@ -20,7 +20,8 @@ using testing::nans;
 
 using Rows = Array<float>;
 
-constexpr WeightFormat kFormats[] = {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3};
+constexpr WeightFormat kFormats[] = {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3,
+                                     WeightFormat::int4};
 constexpr Index kBatch = 3, kHeads = 6, kKeyHeads = 3, kEmbed = 42, kKey = 19, kValue = 21, kHeadDim = 7,
                 kValueDim = 18;
 

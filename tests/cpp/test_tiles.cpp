@@ -298,6 +298,7 @@ TEST(Tiles, AreConfiguredForWhatTheyMultiplyAlone) {
     const bool are_many = rows > 1;  // a single row takes vectors
     EXPECT_EQ(configurations(model, [&] { project<BFloat16>({0x3f80}, WeightFormat::plain, rows); }) > 0, are_many);
     EXPECT_EQ(configurations(model, [&] { project<float>(1, WeightFormat::int8, rows); }) > 0, are_many);
+    EXPECT_EQ(configurations(model, [&] { project<float>(1, WeightFormat::int4, rows); }) > 0, rows > 2);
     EXPECT_EQ(configurations(model, [&] { project<float>(1, WeightFormat::plain, rows); }), 0);
     EXPECT_EQ(configurations(model, [&] { project<float>(1, WeightFormat::bf16, rows); }), 0);
   }

@@ -1,4 +1,4 @@
-// Weights in bfloat16 and int8: panels, kernels, and weights that are given as they are stored.
+// Weights in bfloat16, int8 and int4: panels, kernels, and weights that are given as they are stored.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -84,6 +84,8 @@ struct Matrix {
   TensorView biases() const { return {bias.data(), {out}}; }
 };
 
+constexpr WeightFormat kFormats[] = {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3,
+                                     WeightFormat::int4};
 constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::gelu};
 
 /// Segments of 5, 16, 40 and 64 columns: the last column is at every place of a panel's groups, and some panels are
@@ -118,8 +120,7 @@ TEST_F(WeightKernels, Bf16HasTheBitsOfRoundedWeights) {
 TEST_F(WeightKernels, ARowAloneHasTheBitsThatItHasAmongOthers) {
   constexpr Index kRows = 25;
   for (const auto& [segments, columns, in] : kShapes)
-    for (const WeightFormat format :
-         {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3}) {
+    for (const WeightFormat format : kFormats) {
       SCOPED_TRACE(in);
       const Matrix matrix{segments * columns, in};
       const PackedLinear packed({matrix.weights(), matrix.biases()}, columns, format);
@@ -139,8 +140,7 @@ TEST_F(WeightKernels, ARowAloneHasTheBitsThatItHasAmongOthers) {
 
 TEST_F(WeightKernels, FewRowsThatFetchAheadHaveTheSameBits) {
   for (const auto& [segments, columns, in] : kShapes)
-    for (const WeightFormat format :
-         {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3}) {
+    for (const WeightFormat format : kFormats) {
       SCOPED_TRACE(in);
       const Matrix matrix{segments * columns, in};
       const PackedLinear packed({matrix.weights(), matrix.biases()}, columns, format);
@@ -245,6 +245,72 @@ TEST_F(WeightKernels, Int8IsExactAtTheEndsOfTheRange) {
           EXPECT_TRUE(same_bits(project(kernels, packed, x, 1, Activation::none), expected));
         });
       }
+}
+
+/// A matrix in int4, as the integers and scales that it stands for.
+struct Int4Integers {
+  explicit Int4Integers(const Matrix& matrix)
+      : out(matrix.out), in(matrix.in), integers(matrix.weight.size()), scale(static_cast<std::size_t>(matrix.out)) {
+    const LinearWeights weights{matrix.weights(), matrix.biases(), {}};
+    PackedLinear(weights, out, WeightFormat::int4).unpack({{integers.data(), {out, in}}, {}, {scale.data(), {out}}});
+  }
+  LinearWeights with(const Matrix& matrix) const {
+    return {{integers.data(), {out, in}}, matrix.biases(), {scale.data(), {out}}};
+  }
+  Index out, in;
+  std::vector<std::int8_t> integers;
+  std::vector<float> scale;
+};
+
+/// Blocks of 512 features that become int8 weights, and groups of 16 that the features do not fill.
+TEST_F(WeightKernels, Int4HasTheBitsOfInt8) {
+  for (const auto& [segments, columns, in] :
+       {Shape{1, 64, 64}, Shape{3, 5, 7}, Shape{5, 40, 130}, Shape{1, 70, 1}, Shape{2, 16, 900}, Shape{1, 33, 1041}}) {
+    SCOPED_TRACE(in);
+    const Matrix matrix{segments * columns, in};
+    const Int4Integers stored(matrix);
+    const PackedLinear int4({matrix.weights(), matrix.biases(), {}}, columns, WeightFormat::int4);
+    const PackedLinear again(stored.with(matrix), columns, WeightFormat::int4);
+    const PackedLinear int8(stored.with(matrix), columns, WeightFormat::int8);
+    EXPECT_EQ(std::memcmp(again.panel(0), int4.panel(0), static_cast<std::size_t>(int4.bias(0) - int4.panel(0))), 0);
+    for (const Index rows : {1, 2, 3, 4, 5, 8, 30, 70}) {
+      std::vector<float> x = random<float>(rows * in, 3);
+      for (Index i = 0; i < rows * in; i += 97) x[static_cast<std::size_t>(i)] *= i % 2 ? 100.0f : -3000.0f;
+      on_every_isa([&](const DTypeKernels& kernels) {
+        for (const Index step : {1, 3})
+          for (const Activation activation : kActivations)
+            EXPECT_TRUE(
+                same_bits(project(kernels, int4, x, step, activation), project(kernels, int8, x, step, activation)));
+      });
+    }
+  }
+}
+
+/// Integers that four bits cannot hold are numbers to quantize.
+TEST(WeightFormats, IntegersOfEightBitsBecomeFour) {
+  const Index in = 40;
+  Matrix matrix{3, in};
+  std::vector<std::int8_t> integers(3 * in);
+  const std::vector<float> scale = {1, 0.5f, 2};
+  for (Index i = 0; i < in; ++i) {
+    integers[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(i % 16 * 15 - 120);  // -8 to 7, times 15
+    integers[static_cast<std::size_t>(in + i)] = static_cast<std::int8_t>(i * 3 - 60);    // of no multiplier
+    integers[static_cast<std::size_t>(2 * in + i)] = static_cast<std::int8_t>(-128 * (i == 7));
+  }
+  for (std::size_t i = 0; i < matrix.weight.size(); ++i)
+    matrix.weight[i] = float(integers[i]) * scale[i / static_cast<std::size_t>(in)];
+  std::vector<std::int8_t> found(3 * in), expected(3 * in);
+  std::vector<float> found_scale(3), expected_scale(3);
+  PackedLinear({{integers.data(), {3, in}}, {}, {scale.data(), {3}}}, 3, WeightFormat::int4)
+      .unpack({{found.data(), {3, in}}, {}, {found_scale.data(), {3}}});
+  PackedLinear({matrix.weights(), {}, {}}, 3, WeightFormat::int4)
+      .unpack({{expected.data(), {3, in}}, {}, {expected_scale.data(), {3}}});
+  EXPECT_TRUE(std::equal(found.begin(), found.begin() + in, integers.begin()));
+  EXPECT_EQ(found_scale[0], 1);
+  EXPECT_TRUE(std::equal(found.begin() + in, found.end(), expected.begin() + in));
+  EXPECT_NE(found[static_cast<std::size_t>(in)], integers[static_cast<std::size_t>(in)]);
+  EXPECT_EQ(found_scale[1], expected_scale[1]);
+  EXPECT_EQ(float(found[2 * in + 7]) * found_scale[2], -256);
 }
 
 TEST_F(WeightKernels, QuantizedRowsDoNotDependOnHowTheyLie) {
@@ -361,7 +427,7 @@ TEST(WeightFormats, WrongWeights) {
   const auto message = [](const FeedForwardWeights& weights, WeightFormat format) {
     return message_of<std::invalid_argument>([&] { FeedForward(weights, Activation::relu, format); });
   };
-  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3})
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3, WeightFormat::int4})
     expect_words(dtype_message({wide, wide}, format), {"FeedForward", "float32", "up_weight float64"});
   for (const WeightFormat format : {WeightFormat::plain, WeightFormat::bf16}) {
     expect_words(dtype_message({{bytes, {}, scales}, {bytes, {}, scales}}, format), {"FeedForward", "int8"});
@@ -379,7 +445,8 @@ TEST(WeightFormats, WrongWeights) {
   expect_words(dtype_message({{bytes, wide_scales, scales}, {bytes, {}, scales}}, kInt8), {"up_bias float64"});
   const TensorView endless(f32.data(), {1, kMostInt8Features + 1}, {0, 0}),
       turned(f32.data(), {kMostInt8Features + 1, 1}, {0, 0});
-  expect_words(message({endless, turned}, kInt8), {"up_weight", "at most 66052", "[1, 66053]"});
+  expect_words(message({endless, turned}, kInt8), {"up_weight in int8", "at most 66052", "[1, 66053]"});
+  expect_words(message({endless, turned}, WeightFormat::int4), {"up_weight in int4", "at most 66052", "[1, 66053]"});
 }
 
 }  // namespace

@@ -29,7 +29,12 @@ struct LinearCopy {
 };
 
 mha_weight_format any_format(Choices& c, mha_dtype dtype) {
-  return dtype == MHA_DTYPE_f32 ? int(c.below(3)) : int(MHA_WEIGHT_FORMAT_PLAIN);
+  return dtype == MHA_DTYPE_f32 ? int(c.below(MHA_WEIGHT_FORMAT_INT4 + 1)) : int(MHA_WEIGHT_FORMAT_PLAIN);
+}
+
+/// Whether a layer stores matrices as integers with scales.
+bool has_scales(mha_weight_format format) {
+  return format == MHA_WEIGHT_FORMAT_INT8 || format == MHA_WEIGHT_FORMAT_INT4;
 }
 
 mha_layer_config any_layer_config(Choices& c) {
@@ -98,7 +103,7 @@ void forward_over_sequences(Choices& c, Call& call, const mha_layer* layer, cons
 void copy_layer_weights(Choices& c, Tally& tally, const mha_layer* layer, const mha_layer_config& s) {
   Call call("mha_layer_copy_weights", c, tally);
   const mha_dtype dtype = mha_layer_dtype(layer);
-  const mha_dtype matrix = s.weight_format == MHA_WEIGHT_FORMAT_INT8 ? int(MHA_DTYPE_int8) : dtype;
+  const mha_dtype matrix = has_scales(s.weight_format) ? int(MHA_DTYPE_int8) : dtype;
   const LinearCopy query(call, matrix, dtype, s.num_heads * s.head_dim, s.embed_dim);
   const LinearCopy key(call, matrix, dtype, s.num_kv_heads * s.head_dim, s.kdim);
   const LinearCopy value(call, matrix, dtype, s.num_kv_heads * s.value_head_dim, s.vdim);
@@ -138,7 +143,7 @@ Layer some_layer(Choices& c, Tally& tally, mha_dtype dtype, const mha_layer_conf
   mha_layer_config config = given;
   config.weight_format = any_format(c, dtype);
   const mha_layer_config s = resolved(config);
-  const bool stored = config.weight_format == MHA_WEIGHT_FORMAT_INT8 && c.once_in(2);
+  const bool stored = has_scales(config.weight_format) && c.once_in(2);
   const Linear query(call, dtype, stored, s.num_heads * s.head_dim, s.embed_dim);
   const Linear key(call, dtype, stored, s.num_kv_heads * s.head_dim, s.kdim);
   const Linear value(call, dtype, stored, s.num_kv_heads * s.value_head_dim, s.vdim);
@@ -291,7 +296,7 @@ LinearLayer some_linear(Choices& c, Tally& tally, mha_dtype dtype, std::ptrdiff_
   LinearLayer layer;
   Call call("mha_linear_create", c, tally);
   int format = any_format(c, dtype);
-  const Linear weights(call, dtype, format == MHA_WEIGHT_FORMAT_INT8 && c.once_in(2), out, in);
+  const Linear weights(call, dtype, has_scales(format) && c.once_in(2), out, in);
   call.small(format);
   call.mutate();
   const bool made = call.run([&](int) {
@@ -305,7 +310,7 @@ LinearLayer some_linear(Choices& c, Tally& tally, mha_dtype dtype, std::ptrdiff_
 void copy_linear_weights(Choices& c, Tally& tally, const mha_linear* layer) {
   Call call("mha_linear_copy_weights", c, tally);
   const mha_dtype dtype = mha_linear_dtype(layer);
-  const bool is_quantized = mha_linear_weight_format(layer) == MHA_WEIGHT_FORMAT_INT8;
+  const bool is_quantized = has_scales(mha_linear_weight_format(layer));
   const LinearCopy copies(call, is_quantized ? int(MHA_DTYPE_int8) : dtype, dtype, mha_linear_out_features(layer),
                           mha_linear_in_features(layer));
   call.expect_unwritten();  // a bias that the layer may lack
@@ -321,7 +326,7 @@ FeedForwardLayer some_feed_forward(Choices& c, Tally& tally, mha_dtype dtype, st
   Call call("mha_feed_forward_create", c, tally);
   int format = any_format(c, dtype), activation = int(c.below(5));
   const std::ptrdiff_t hidden = c.once_in(6) ? c.between(60, 140) : c.between(1, 30);
-  const bool stored = format == MHA_WEIGHT_FORMAT_INT8 && c.once_in(2);
+  const bool stored = has_scales(format) && c.once_in(2);
   const Linear up(call, dtype, stored, hidden, width), down(call, dtype, stored, width, hidden);
   std::optional<Linear> gate;
   if (c.once_in(2)) gate.emplace(call, dtype, stored, hidden, width);
@@ -339,7 +344,7 @@ FeedForwardLayer some_feed_forward(Choices& c, Tally& tally, mha_dtype dtype, st
 void copy_feed_forward_weights(Choices& c, Tally& tally, const mha_feed_forward* layer) {
   Call call("mha_feed_forward_copy_weights", c, tally);
   const mha_dtype dtype = mha_feed_forward_dtype(layer);
-  const bool is_quantized = mha_feed_forward_weight_format(layer) == MHA_WEIGHT_FORMAT_INT8;
+  const bool is_quantized = has_scales(mha_feed_forward_weight_format(layer));
   const mha_dtype matrix = is_quantized ? int(MHA_DTYPE_int8) : dtype;
   const std::ptrdiff_t width = mha_feed_forward_embed_dim(layer), hidden = mha_feed_forward_feedforward_dim(layer);
   const LinearCopy up(call, matrix, dtype, hidden, width), down(call, matrix, dtype, width, hidden);

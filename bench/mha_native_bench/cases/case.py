@@ -30,8 +30,9 @@ DTYPES = {
     "bf16": ("bfloat16", 2**-7),
 }
 
-# The same for formats of weights. int8 scales the largest weight of each output feature to 127, about 2^7.
-WEIGHTS = {"": ("", 0.0), "bf16": DTYPES["bf16"], "int8": ("int8", 2**-7)}
+# The same for formats of weights. int8 scales the largest weight of each output feature to 127, about 2^7, int4 the
+# largest of 16 to 8.
+WEIGHTS = {"": ("", 0.0), "bf16": DTYPES["bf16"], "int8": ("int8", 2**-7), "int4": ("int4", 2**-3)}
 
 
 def np_dtype_of(name: str) -> np.dtype[Any]:
@@ -309,7 +310,7 @@ class Case:
     @property
     def precision(self) -> str:
         """The type of the operands of most products, in one word for tables."""
-        return "int8" if self.weights == "int8" else self.dtype
+        return "int8" if self.weights in ("int8", "int4") else self.dtype
 
     @property
     def visible_pairs(self) -> int:
@@ -376,9 +377,9 @@ class Case:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights that a call reads once, as they are kept: of layers, and of the head of a decoder."""
-        kept = {"": self.itemsize, "bf16": 2, "int8": 1}[self.weights]
+        bits = {"": 8.0 * self.itemsize, "bf16": 16.0, "int8": 8.0, "int4": 4.25}[self.weights]
         matrices = self.layers * self.matrices_of_layer + self.E * self.V
-        return matrices * kept + self.layers * self.vectors_of_layer * self.itemsize
+        return round(matrices * bits / 8) + self.layers * self.vectors_of_layer * self.itemsize
 
     @property
     def streamed_bytes(self) -> int:

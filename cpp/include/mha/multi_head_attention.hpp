@@ -40,8 +40,8 @@ struct MultiHeadAttentionConfig {
 
 /// All of one dtype. `View` is the parameter of BasicLinearWeights.
 ///
-/// With WeightFormat::int8 you may pass the matrices as they are stored, all four in int8 and with scales; the other
-/// weights are then f32.
+/// With WeightFormat::int8 and int4 you may pass the matrices as they are stored, all four in int8 and with scales; the
+/// other weights are then f32. Rows of integers that int4 cannot represent are quantized again.
 template <class View>
 struct BasicMultiHeadAttentionWeights {
   BasicLinearWeights<View> query;  // [H * D, E]
@@ -159,7 +159,8 @@ class MHA_API MultiHeadAttention {
 
   using WeightOutputs = BasicMultiHeadAttentionWeights<MutableTensorView>;
   /// Copies the weights out again; empty views are skipped. The matrices have dtype(), with the rounding of their
-  /// format; with WeightFormat::int8 they are integers and have scales; in a block format they are the bytes given.
+  /// format; with WeightFormat::int8 and int4 they are integers and have scales; in a block format they are the bytes
+  /// given.
   void copy_weights(const WeightOutputs& outputs) const;
 
   /// For the blocks of a transformer, which have a layer as a part.

@@ -127,7 +127,9 @@ void check_scales(const char* f, WeightFormat format, const Linears<TensorView>&
     const Named views = {{name.c_str(), scale}, {weight_name.c_str(), weight}};
     if (scale && weight && weight.dtype != DType::int8) fail(f, name + " belongs to weights given in int8", views);
     if (has_scales(format) && weight.extents[1] > kMostInt8Features)
-      fail(f, weight_name + " in int8 must have at most " + std::to_string(kMostInt8Features) + " input features",
+      fail(f,
+           weight_name + " in " + name_of(format) + " must have at most " + std::to_string(kMostInt8Features) +
+               " input features",
            {{weight_name.c_str(), weight}});
     if (!weight || weight.dtype != DType::int8) continue;  // one that is missing is refused for its shape
     check_tensor(f, name.c_str(), scale);

@@ -203,6 +203,24 @@ constexpr BlockPanel block_panel(WeightFormat format) {
   }
 }
 
+/// Input features of a weight of four bits that share a multiplier, and the rows of a panel with their codes. The
+/// multipliers of eight groups are a row of the panel before these.
+constexpr Index kInt4GroupFeatures = 16, kInt4GroupsOfMultipliers = 8;
+constexpr Index kInt4RowsOfGroup = kInt4GroupFeatures / features_of(WeightFormat::int4);
+constexpr Index kInt4RowsOfMultipliers = 1 + kInt4GroupsOfMultipliers * kInt4RowsOfGroup;
+constexpr Index kInt4FeaturesOfMultipliers = kInt4GroupsOfMultipliers * kInt4GroupFeatures;
+
+/// Groups of so many input features.
+constexpr Index int4_groups(Index in_features) { return (in_features + kInt4GroupFeatures - 1) / kInt4GroupFeatures; }
+
+/// Rows of a panel with the weights of so many input features.
+constexpr Index panel_rows(DType dtype, WeightFormat format, Index in_features) {
+  if (format != WeightFormat::int4)
+    return (in_features + features_per_word(dtype, format) - 1) / features_per_word(dtype, format);
+  const Index groups = int4_groups(in_features);
+  return groups * kInt4RowsOfGroup + (groups + kInt4GroupsOfMultipliers - 1) / kInt4GroupsOfMultipliers;
+}
+
 /// Rows, and the weights of an output feature, are quantized by their largest magnitude, or by this number if that is
 /// larger: 127 over it is still finite.
 constexpr float kLeastQuantizedMax = 0x1p-100f;
@@ -239,17 +257,18 @@ struct Excess {
 /// Rows of a projection times one weight panel: out = activation(x panel + bias), or with a second panel
 /// out = activation(x gate_panel + gate_bias) * (x panel + bias).
 ///
-/// The panel has the format of the kernel: a row of it holds features_per_word() input features of each column, and the
-/// last row is filled up with zeros. Weights of binary16 lie there as f32.
+/// The panel has the format of the kernel: panel_rows() rows, each with features_per_word() input features of each
+/// column, the last one filled up with zeros. Weights of binary16 lie there as f32.
 struct ProjectionTile {
   Index rows;          // any number
   bool fetches_ahead;  // whether one or two rows prefetch a panel of full width where a vector is a line of the cache
   Index in_features;
   const void* x;                 // [rows, in_features]
   Index x_row, x_step;           // elements between rows; between features. `read` may change them: see there
-  const QuantizedRow* x_scales;  // [rows], set by `read` for int8 weights
+  const QuantizedRow* x_scales;  // [rows], set by `read` for int8 and int4 weights
+  void* expanded;                // room for int8 weights, set by `read` for int4 weights
   const void* panel;             // [in_features][columns], aligned to kVectorBytes
-  // [columns]. For int8 weights two more rows follow: their scales, and their sums in int32.
+  // [columns]. For int8 and int4 weights two more rows follow: their scales, and their sums in int32.
   const void* bias;
   const void *gate_panel, *gate_bias;  // of the same shapes; null: none
   // Columns are written in groups of one vector of the widest set (kVectorBytes): group g of row r goes to

@@ -11,6 +11,7 @@
 #include "kernels/products/add_products.hpp"
 #include "kernels/projection/project_bf16_weights.hpp"
 #include "kernels/projection/project_blocks.hpp"
+#include "kernels/projection/project_int4_weights.hpp"
 #include "kernels/projection/project_int8_weights.hpp"
 #include "kernels/projection/project_pairs.hpp"
 #include "kernels/projection/project_parts.hpp"
@@ -104,6 +105,9 @@ void statistics_tile(const AttentionTile& tile, const StatisticsOutputs& outputs
 [[maybe_unused]] constexpr ProjectionKernel kInt8Weights = {&quantized_bytes, &quantize_rows,
                                                             &project_rows<float, &project_int8_weights>};
 
+[[maybe_unused]] constexpr ProjectionKernel kInt4Weights = {&int4_bytes, &read_int4_rows,
+                                                            &project_rows<float, &project_int4_weights>};
+
 /// Sets the kernels of weights in blocks, format after format.
 template <int kFormat = 0>
 constexpr void set_block_kernels([[maybe_unused]] DTypeKernels& kernels) {
@@ -165,6 +169,7 @@ constexpr DTypeKernels dtype_kernels() {
   if constexpr (DTypeOf<S>::value == DType::f32) {
     kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place, &project_rows<float, &project_bf16_weights>};
     kernels.project[int(WeightFormat::int8)] = kInt8Weights;
+    kernels.project[int(WeightFormat::int4)] = kInt4Weights;
     kernels.project[int(WeightFormat::bf16x3)] = plain_projection<S>();
     set_block_kernels(kernels);
   }
@@ -203,8 +208,9 @@ KernelTable extended_table() noexcept {
   own.rotate = base.rotate;
   own.rows = base.rows;
 #endif
-#ifdef MHA_OVERRIDES_INT8  // products with int8 weights, and with blocks but by tiles
+#ifdef MHA_OVERRIDES_INT8  // products with int8 and int4 weights, and with blocks but by tiles
   extended.kernels[int(DType::f32)].project[int(WeightFormat::int8)] = kInt8Weights;
+  extended.kernels[int(DType::f32)].project[int(WeightFormat::int4)] = kInt4Weights;
 #ifndef MHA_TILES
   set_block_kernels(extended.kernels[int(DType::f32)]);
 #endif

@@ -84,7 +84,8 @@ PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, 
       segment_columns_(segment_columns),
       padded_segment_columns_(round_up(segment_columns, kVectorBytes / column_bytes(dtype_))) {
   const double columns = double(segments_) * double(padded_segment_columns_) + double(kPanelBytes);
-  allocatable(columns * column_bytes(dtype_) * (double(in_features_) + double(bias_rows())));  // no less than below
+  const double rows = double(in_features_) + double(kInt4RowsOfGroup) + double(bias_rows());  // no less than below
+  allocatable(columns * column_bytes(dtype_) * rows);
   panels_ = round_up(segments_ * padded_segment_columns_ * column_bytes(dtype_), kPanelBytes) / kPanelBytes;
   const std::size_t bytes = static_cast<std::size_t>(bias_at(panels_));
   data_ = allocate_weights(bytes);
@@ -101,8 +102,10 @@ void PackedLinear::pack(const LinearWeights& weights, Index panel) {
     else
       pack_matrix<float, Float16>(weights.weight, panel);
   }
+  Int4Row int4(format_ == WeightFormat::int4 ? in_features_ : 0);
   for_each_feature(panel, [&](Index feature, std::byte* column, std::byte* bias_row) {
     if (has_bias_) convert(bias_row, accumulator_of(dtype_), element(weights.bias, feature), dtype_);
+    if (format_ == WeightFormat::int4) return pack_int4(weights, feature, int4, column, bias_row);
     if (format_ == WeightFormat::int8) return pack_int8(weights, feature, column, bias_row);
     if (has_blocks(format_))
       return for_each_block(column, weights.weight, feature, [&](std::byte* unit, Index at, const std::byte* block) {
@@ -174,8 +177,35 @@ void PackedLinear::pack_int8(const LinearWeights& weights, Index feature, std::b
   write(bias_row + Index{2} * kPanelBytes, sum);
 }
 
+/// Weights that are given in int8 stay as they are, if four bits can hold the row; else they are numbers to quantize.
+void PackedLinear::pack_int4(const LinearWeights& weights, Index feature, Int4Row& row, std::byte* panel,
+                             std::byte* bias_row) {
+  const TensorView& weight = weights.weight;
+  const bool is_quantized = weight.dtype == DType::int8;
+  float scale = is_quantized ? read<float>(element(weights.scale, feature)) : 0;
+  for (Index input = 0; input < in_features_; ++input) {
+    const std::byte* const from = element(weight, feature, input);
+    if (is_quantized)
+      row.integers()[input] = read<std::int8_t>(from);
+    else
+      row.numbers()[input] = read<float>(from);
+  }
+  if (!is_quantized || !row.pack()) {
+    for (Index input = 0; is_quantized && input < in_features_; ++input)
+      row.numbers()[input] = scale * float(row.integers()[input]);
+    scale = row.quantize();
+    row.pack();
+  }
+  std::int32_t sum = 0;
+  for (Index input = 0; input < in_features_; ++input) sum += row.integers()[input];
+  for (Index i = 0; i < panel_rows(); ++i) write(panel + i * kPanelBytes, row.words()[i]);
+  write(bias_row + kPanelBytes, scale);
+  write(bias_row + Index{2} * kPanelBytes, sum);
+}
+
 void PackedLinear::unpack(const LinearWeightOutputs& outputs) const {
   const DType stored = has_scales(format_) ? DType::int8 : dtype_;
+  Int4Row int4(format_ == WeightFormat::int4 ? in_features_ : 0);
   for (Index p = 0; p < panels_; ++p)
     for_each_feature(p, [&](Index feature, const std::byte* panel, const std::byte* bias_row) {
       if (outputs.bias && has_bias_) convert(element(outputs.bias, feature), dtype_, bias_row, accumulator_of(dtype_));
@@ -186,6 +216,13 @@ void PackedLinear::unpack(const LinearWeightOutputs& outputs) const {
           for_each_block(panel, outputs.weight, feature, [&](const std::byte* unit, Index at, std::byte* block) {
             unpack_block(format_, unit, at, block);
           });
+        return;
+      }
+      if (outputs.weight && format_ == WeightFormat::int4) {
+        for (Index i = 0; i < panel_rows(); ++i) int4.words()[i] = read<std::uint32_t>(panel + i * kPanelBytes);
+        int4.unpack();
+        for (Index input = 0; input < in_features_; ++input)
+          write(element(outputs.weight, feature, input), int4.integers()[input]);
         return;
       }
       for (Index input = 0; outputs.weight && input < in_features_; ++input)

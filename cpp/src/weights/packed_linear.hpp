@@ -3,6 +3,7 @@
 
 #include "kernels/kernel_table.hpp"
 #include "mha/linear_weights.hpp"
+#include "weights/int4_row.hpp"
 #include "weights/weight_memory.hpp"
 
 namespace mha {
@@ -12,8 +13,9 @@ namespace mha {
 /// Output features come in segments (one for each head; a single one for the output projection). A segment is padded to
 /// whole vectors of the widest instruction set, so that the columns of a vector belong to one segment. Panels hold
 /// kPanelBytes of columns for each input feature: [panel][in_features][columns], the same for every instruction set.
-/// With narrow weights the four bytes of a column hold several features: [panel][in_features / n][columns][n]. Weights
-/// in blocks lie as BlockPanel has them: [panel][blocks of a row].
+/// With narrow weights the four bytes of a column hold several features: [panel][in_features / n][columns][n]. Of int4
+/// weights a row of multipliers precedes the codes of each 128 features. Weights in blocks lie as BlockPanel has them:
+/// [panel][blocks of a row].
 class PackedLinear {
  public:
   /// @param weights weight [segments * segment_columns, in_features], any strides; of int8 only with a scale
@@ -41,7 +43,7 @@ class PackedLinear {
   Index padded_segment_columns() const { return padded_segment_columns_; }
 
   /// The time that a projection of so many rows takes, in multiply-adds of f32. Reading four bytes of weights from
-  /// memory takes as long as 8 of them; int8 is multiplied at 4 times the rate.
+  /// memory takes as long as 8 of them; int8, and int4 as int8, is multiplied at 4 times the rate.
   double work(double rows) const {
     const double rate = has_scales(format_) || has_blocks(format_) ? 4 : 1;
     const double near = 8 * double(panel_bytes()) / (double(in_features_) * double(kPanelBytes));
@@ -50,7 +52,8 @@ class PackedLinear {
 
   Index panels() const { return panels_; }
   const std::byte* panel(Index p) const { return data_.get() + p * panel_bytes(); }
-  /// The bias of the columns of panel p, kPanelBytes; for int8 weights three such rows, as ProjectionTile::bias says.
+  /// The bias of the columns of panel p, kPanelBytes; for int8 and int4 weights three such rows, as ProjectionTile::bias
+  /// says.
   const std::byte* bias(Index p) const { return data_.get() + bias_at(p); }
 
  private:
@@ -63,9 +66,10 @@ class PackedLinear {
   Index offset_of(Index input) const;
   DType packed_dtype() const;  // of the weights in panels; a bias has the dtype of the accumulator
   void pack_int8(const LinearWeights& weights, Index feature, std::byte* panel, std::byte* bias_row);
+  void pack_int4(const LinearWeights& weights, Index feature, Int4Row& row, std::byte* panel, std::byte* bias_row);
 
   Index features_per_word() const { return mha::features_per_word(dtype_, format_); }
-  Index panel_rows() const { return (in_features_ + features_per_word() - 1) / features_per_word(); }
+  Index panel_rows() const { return mha::panel_rows(dtype_, format_, in_features_); }
   Index panel_bytes() const {
     const BlockPanel block = block_panel(format_);
     return block.features > 0 ? in_features_ / block.features * block.size() : panel_rows() * kPanelBytes;

@@ -96,15 +96,18 @@ class ModuleState:
         weight_dtype : str
             "bfloat16": rounded to 8 significant bits. A product of few rows waits for weights, and takes half the time.
             "int8": integers in -127 ... 127 with a scale for each output feature. The input rows are quantized one by
-            one in the same way, and the sums of products are exact. "bfloat16x3": stored in float32. Matrix units
-            multiply weights and rows as sums of three numbers in bfloat16, with the accuracy of float32; instruction
-            sets without such units compute as with "float32". "float32": the current weights in float32.
+            one in the same way, and the sums of products are exact. "int4": 4.25 bits for a weight, an integer in
+            -8 ... 7 times an integer in 0 ... 15 for each 16 input features, with a scale for each output feature. A
+            search makes the sum of squared errors small. Results have the bits of a layer with the same weights in
+            int8. "bfloat16x3": stored in float32. Matrix units multiply weights and rows as sums of three numbers in
+            bfloat16, with the accuracy of float32; instruction sets without such units compute as with "float32".
+            "float32": the current weights in float32.
 
         Returns
         -------
         module
-            A new module. Its ``state_dict`` holds the rounded weights. Weights in int8 are integers, with an array of
-            factors for their rows, ``..._scale`` [out].
+            A new module. Its ``state_dict`` holds the rounded weights. Weights in int8 and int4 are arrays of int8,
+            with an array of factors for their rows, ``..._scale`` [out].
         """
         function = f"{type(self).__name__}.quantize"
         name = checked_weight_dtype(function, weight_dtype, self.dtype)

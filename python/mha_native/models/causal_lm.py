@@ -100,7 +100,7 @@ class CausalLM(PretrainedGenerator):
         weight_dtype : str, optional
             For a model in float32, the format of the matrices of the layers and of the head, see
             `MultiHeadAttention.quantize`; embeddings of tokens stay in float32. The time of a token is the time to read
-            these matrices, so bfloat16 and int8 are faster. Default: `dtype`.
+            these matrices, so bfloat16, int8 and int4 are faster. Default: `dtype`.
         max_length : int, optional
             The largest number of tokens of a text, continuation included. Default: the number in training.
 

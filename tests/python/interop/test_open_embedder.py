@@ -91,7 +91,7 @@ def test_an_open_model_is_taken_along(directory: str, tmp_path: Path) -> None:
         ({"batch_size": 3}, TypeError, "^Plug: got an unexpected keyword argument 'batch_size'"),
         ({"truncate_dim": 0}, ValueError, "truncate_dim must be"),
         ({"normalize": "yes"}, TypeError, "normalize"),
-        ({"weight_dtype": "int4"}, TypeError, "weight_dtype"),
+        ({"weight_dtype": "int2"}, TypeError, "weight_dtype"),
         ({"model": "no/such"}, FileNotFoundError, "no/such"),
         ({"model": 3}, TypeError, "must be a path; got 3"),
     ],

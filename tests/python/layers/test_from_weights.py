@@ -31,7 +31,7 @@ from mha_native import (
 
 F32 = np.float32
 DTYPES = [np.float32, np.float64, np.float16, BFLOAT16]
-FORMATS = ["float32", "bfloat16", "int8", "bfloat16x3"]
+FORMATS = ["float32", "bfloat16", "int8", "bfloat16x3", "int4"]
 State = Mapping[str, Any]
 
 # One of each dtype, and one of each format in which matrices of float32 are stored.
@@ -260,7 +260,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (_linear(W.astype(np.int64)), TypeError, "Linear: weights must be float32 or .*; got weight int64"),
     (_linear(INTEGERS), TypeError, "Linear: weights must be float32 or .*; got weight int8"),
     (_linear(W, dtype="int8"), TypeError, "Linear: dtype must be float32 or .*; got int8"),
-    (_linear(W, weight_dtype="int4"), TypeError, "Linear: weight_dtype of a layer in float32 .*; got 'int4'"),
+    (_linear(W, weight_dtype="int2"), TypeError, "Linear: weight_dtype of a layer in float32 .*; got 'int2'"),
     (_linear(W, dtype="float16", weight_dtype="int8"), TypeError, "Linear: weight_dtype of a layer in float16"),
     (_linear(W, weight_scale=B), ValueError, "Linear: unexpected: weight_scale"),
     (_linear(INTEGERS, weight_scale=B, weight_dtype="float32"), ValueError, "Linear: unexpected: weight_scale"),

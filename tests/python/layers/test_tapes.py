@@ -419,6 +419,8 @@ def test_calls_of_other_layers_are_refused_by_name() -> None:
         mha.Encoder(1, E, H, F, weight_dtype="int8").forward_and_record(rows)
     with pytest.raises(TypeError, match=f"^Linear.forward_and_record: {stored} the layer$"):
         mha.Linear(E, 5, weight_dtype="int8").forward_and_record(rows)
+    with pytest.raises(TypeError, match=f"^Linear.forward_and_record: {stored.replace('int8', 'int4')} the layer$"):
+        mha.Linear(E, 5, weight_dtype="int4").forward_and_record(rows)
     decoder, attend = mha.DecoderLayer(E, H, F), mha.MultiHeadAttention(E, H)
     with pytest.raises(TypeError, match=r"^DecoderLayer\.forward_and_record: memory must be given$"):
         decoder.forward_and_record(rows)

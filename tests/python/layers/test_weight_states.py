@@ -1,4 +1,4 @@
-"""Weights in bfloat16 and int8: how they come and go, and what is refused."""
+"""Weights in bfloat16, int8 and int4: how they come and go, and what is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 F32 = np.float32
 
 WIDE = {"num_kv_heads": 2, "head_dim": 5, "value_head_dim": 3, "kdim": 7, "vdim": 9, "out_dim": 11}
-every_format = pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8", "bfloat16x3"])
+every_format = pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8", "bfloat16x3", "int4"])
 MODULES = [
     lambda **more: FeedForward(20, 30, seed=0, **more),
     lambda **more: MultiHeadAttention(24, 4, seed=0, **more),
@@ -113,7 +113,7 @@ def test_formats_go_by_names_and_types(weight_dtype: Any) -> None:
     assert FeedForward(4, 5, weight_dtype=weight_dtype).weight_dtype == name
 
 
-@pytest.mark.parametrize("weight_dtype", ["int4", "float64", np.float16, "uint8"], ids=str)
+@pytest.mark.parametrize("weight_dtype", ["int2", "float64", np.float16, "uint8"], ids=str)
 @every_module
 def test_other_formats(make: Any, weight_dtype: Any) -> None:
     with pytest.raises(TypeError, match=r"weight_dtype .*float32.*bfloat16.*int8.* got"):

@@ -88,7 +88,7 @@ def test_texts_and_tokens_are_prompts_of_both(causal: CausalLM, seq2seq: Seq2Seq
 
 
 @pytest.mark.parametrize("which", [CausalLM, Seq2SeqLM])
-@pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8", "int4"])
 def test_a_model_is_quantized_as_it_is_opened(which: Any, weight_dtype: Any, folder: Path, request: Any) -> None:
     name = {CausalLM: "causal", Seq2SeqLM: "seq2seq"}[which]
     model = request.getfixturevalue(name)

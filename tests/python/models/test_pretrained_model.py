@@ -17,7 +17,7 @@ def encoder(tmp_path: Path) -> SentenceEncoder:
     return SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path))
 
 
-@pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8", "bfloat16x3"])
+@pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8", "bfloat16x3", "int4"])
 def test_a_model_is_quantized_as_it_is_opened(weight_dtype: str, encoder: SentenceEncoder, tmp_path: Path) -> None:
     opened = SentenceEncoder.from_pretrained(tmp_path, weight_dtype=weight_dtype)
     quantized = encoder.quantize(weight_dtype)
@@ -46,6 +46,7 @@ def test_sizes(encoder: SentenceEncoder) -> None:
 def test_classifiers_have_them_too(which: type[TextClassifier] | type[TokenClassifier], tmp_path: Path) -> None:
     model = which.from_pretrained(tiny_classifiers.write(tmp_path, tokens=which is TokenClassifier))
     assert (model.embed_dim, model.num_layers, model.num_heads, model.max_length) == (24, 2, 3, 20)
+    assert model.quantize("int4").weight_dtype == "int4"
     assert model.quantize("int8").weight_dtype == model.quantize("int8").astype("float32").weight_dtype == "int8"
     assert model.num_labels == len(model.labels)
 

@@ -19,7 +19,7 @@ from mha_native.models import SentenceEncoder
 Array = np.ndarray[Any, Any]
 
 TEXTS = ["dog", "the dog", "a b c d e f g h", "the cat !", " ".join("abcdefghijklmnopqrstuvwxyz")]
-every_format = pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8", "bfloat16x3"])
+every_format = pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8", "bfloat16x3", "int4"])
 
 
 def _sentences() -> list[str]:
@@ -87,8 +87,8 @@ def test_it_says_how_its_weights_are_stored(weight_dtype: str, tmp_path: Path) -
 
 
 def test_what_is_no_format(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"weight_dtype .* 'bfloat16x3'; got 'int4'"):
-        SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path), weight_dtype="int4")
+    with pytest.raises(TypeError, match=r"weight_dtype .* 'bfloat16x3'.* 'int4'.*; got 'int2'"):
+        SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path), weight_dtype="int2")
 
 
 @every_format
@@ -105,5 +105,5 @@ def test_the_command_line(weight_dtype: str, tmp_path: Path, capsys: pytest.Capt
 
 def test_another_format_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        run(capsys, "embed", "--model", str(tmp_path), "--weight-dtype", "int4", "dog")
-    assert "invalid choice: 'int4'" in capsys.readouterr().err
+        run(capsys, "embed", "--model", str(tmp_path), "--weight-dtype", "int2", "dog")
+    assert "invalid choice: 'int2'" in capsys.readouterr().err

@@ -75,6 +75,7 @@ def _layer_calls() -> Calls:
     encoder = mha_native.Encoder(2, 96, 4, 200, activation="gelu", seed=0)
     layers = {
         "layer": plain, "layer in bf16": plain.astype("bfloat16"), "layer of int8": plain.quantize("int8"),
+        "layer of int4": plain.quantize("int4"),
         "layer by parts": plain.quantize("bfloat16x3"),
         "layer of bf16": plain.quantize("bfloat16"), "encoder": encoder, "encoder of int8": encoder.quantize("int8"),
         "feed-forward": encoder.layers[0].feed_forward, "norm": encoder.layers[0].norm1,
@@ -106,7 +107,7 @@ def _layer_calls() -> Calls:
         _core.mean_pool(pooled, texts, True, None, n),
     ]
     calls["positions"] = lambda _: [mha_native.sinusoidal_positions(50, 33, first_position=1000)]
-    return calls | {f"packing in {dtype}": packing(dtype) for dtype in ("int8", "bfloat16")}
+    return calls | {f"packing in {dtype}": packing(dtype) for dtype in ("int8", "int4", "bfloat16")}
 
 
 def _training_calls() -> Calls:

@@ -87,7 +87,7 @@ def test_tokens_are_those_of_each_request_alone(model: CausalLM, share: bool, se
         assert not any(request.statistics.shared_tokens for request, _, _ in given)
 
 
-@pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8", "int4"])
 def test_weights_of_fewer_bits(directory: Path, weight_dtype: Any) -> None:
     model = CausalLM.from_pretrained(directory, weight_dtype=weight_dtype)
     batcher = Batcher(model, max_sequences=3, num_pages=5, tokens_per_step=40)

@@ -15,6 +15,7 @@ TYPES = {
     "": gguf.GGMLQuantizationType.F32,
     "bf16": gguf.GGMLQuantizationType.F16,
     "int8": gguf.GGMLQuantizationType.Q8_0,
+    "int4": gguf.GGMLQuantizationType.Q4_0,
 }
 
 # Llama's names of the parts of a layer in such files, and this library's.

@@ -24,15 +24,18 @@ class Graph(Builder):
         self.case = case
 
     def product(self, rows: str, name: str, weight: Array) -> str:
-        """Rows times a weight [out, in]; one in int8 has scales for blocks of a row, as have the rows in each call."""
+        """Rows times a weight [out, in]; integers have scales for blocks of a row, as have the rows in each call."""
         if not self.case.weights:
             return self.add("MatMul", rows, self.constant(name, weight.T), domain="")
         out, width = weight.shape
         blocks = weight.reshape(out, width // BLOCK, BLOCK)
-        scales = np.abs(blocks).max(-1) / 127
-        integers = (np.rint(blocks / scales[..., None]) + 128).astype(np.uint8)
+        bits = 4 if self.case.weights == "int4" else 8
+        scales = np.abs(blocks).max(-1) / (2 ** (bits - 1) - 1)
+        integers = (np.rint(blocks / scales[..., None]) + 2 ** (bits - 1)).astype(np.uint8)
+        if bits == 4:
+            integers = integers[..., ::2] | integers[..., 1::2] << 4
         given = [self.constant(name, integers), self.constant(f"{name} scales", scales.astype(np.float32))]
-        of_rows: dict[str, Any] = {"K": width, "N": out, "bits": 8, "block_size": BLOCK, "accuracy_level": 4}
+        of_rows: dict[str, Any] = {"K": width, "N": out, "bits": bits, "block_size": BLOCK, "accuracy_level": 4}
         return self.add("MatMulNBits", rows, *given, **of_rows)
 
     def feed_forward(self, rows: str, name: str, state: dict[str, Array]) -> str:

@@ -43,6 +43,8 @@ class OnnxRuntime(Contender):
     def _sentences(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if case.dtype != "f32" or case.weights == "bf16":
             raise CannotCompute("no 16-bit MatMul on a CPU")
+        if case.weights == "int4":
+            raise CannotCompute("no 4 bits in its operators of encoders")
         if case.family:
             return self._modernbert(case, inputs, threads)
         programs = []
@@ -94,6 +96,8 @@ def models_of(case: Case, inputs: Inputs) -> list[Model]:
         raise CannotCompute("no float16 MatMul on a CPU")
     if case.weights == "bf16" or case.cache:
         raise CannotCompute("no 16 bits behind float32")
+    if case.weights == "int4":
+        raise CannotCompute("no 4 bits in its operators of encoders")
     return layer_models(case, inputs)
 
 

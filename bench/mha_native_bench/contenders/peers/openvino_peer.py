@@ -38,6 +38,8 @@ class OpenVino(Contender):
             raise CannotCompute(f"no {case.dtype_name} on this CPU" if case.dtype == "f16" else "no float64")
         if case.weights == "bf16" or case.cache:
             raise CannotCompute("no 16 bits behind float32")
+        if case.weights == "int4":
+            raise CannotCompute("int4 models are made by another package")
         if case.kind == "decoder":
             return self._prompt(case, inputs, threads)
         if case.kind != "sentences":

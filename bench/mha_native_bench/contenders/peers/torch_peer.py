@@ -37,6 +37,8 @@ class Torch(Contender):
             raise CannotCompute("by transformers")
         if case.weights == "bf16" or case.cache:
             raise CannotCompute("no 16 bits behind float32")
+        if case.weights == "int4":
+            raise CannotCompute("no 4 bits on a CPU without another package")
         if case.kind == "training":
             return [
                 Program(self.name, threads, run, training_turn(threads), array_of, variant)

@@ -32,6 +32,8 @@ def decoder_programs(contender: str, case: Case, inputs: Inputs, threads: int) -
     """
     if case.weights == "int8":  # by dynamic quantization
         raise CannotCompute("int8 logits off by a tenth of the largest")
+    if case.weights == "int4":
+        raise CannotCompute("no 4 bits on a CPU without another package")
     model = load_decoder(case)
     tokens = torch.from_numpy(inputs.arrays[0])
     before = case.Tk - case.Tq

@@ -37,7 +37,7 @@ class Transformers(Contender):
         if case.kind != "sentences":
             raise CannotCompute("models only")
         if case.weights:  # dynamic quantization gives all rows of a batch one scale
-            raise CannotCompute("int8 embeddings off by a third")
+            raise CannotCompute("int8 embeddings off by a third, and no 4 bits")
         if case.dtype not in ("f32", "bf16"):
             raise CannotCompute(f"no {case.dtype_name} here")
         embed = load_embedder(inputs.model, case.dtype, case.family)

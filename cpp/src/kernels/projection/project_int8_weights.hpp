@@ -15,9 +15,16 @@
 namespace mha::MHA_ISA {
 namespace {
 
+/// Words of a panel of int8 weights, of a vector of columns.
+struct Int8PanelWords {
+  MHA_INLINE static ByteProducts::Vector load(const WeightStrip& g, Index word, Index column) {
+    return ByteProducts::load(reinterpret_cast<const std::int32_t*>(g.row_of_columns(g.tile->panel, word)) + column);
+  }
+};
+
 /// The corrections of the sums of bytes of row r: minus the row's offset times the sums of the weights, and the excess
 /// of outliers times their weights.
-template <int N>
+template <int N, class Words>
 MHA_INLINE void sum_beside_bytes(const WeightStrip& g, Index r, Ints (&beside)[N]) {
   constexpr Index L = kLanes<float>;
   const ProjectionTile& tile = *g.tile;
@@ -28,11 +35,10 @@ MHA_INLINE void sum_beside_bytes(const WeightStrip& g, Index r, Ints (&beside)[N
   Ints sums[N] = {};
   const auto add = [&](const Excess* from, std::int32_t count) MHA_INLINE_LAMBDA {
     for (const Excess* excess = from; excess < from + count; ++excess) {
-      const auto* const panel = reinterpret_cast<const std::int32_t*>(g.row_of_columns(tile.panel, excess->word));
       const auto bytes = ByteProducts::broadcast(reinterpret_cast<const unsigned char*>(&excess->bytes));
       MHA_UNROLL
       for (int j = 0; j < N; ++j)
-        sums[j] = ByteProducts::multiply_add(bytes, ByteProducts::load(panel + j * L), sums[j]);
+        sums[j] = ByteProducts::multiply_add(bytes, Words::load(g, excess->word, j * L), sums[j]);
     }
   };
   add(listed, row.below);
@@ -54,21 +60,21 @@ MHA_INLINE Packet<float> scale_sums(const WeightStrip& g, Index row, Index colum
 
 /// Results of row r, of whose vectors of columns the sums of bytes lie at sums(j). Outliers read a few rows of the
 /// panel, which the sums of bytes have brought near: before them each would be waited for.
-template <int N, class SumsAt>
+template <int N, class Words, class SumsAt>
 MHA_INLINE void finish_row(const WeightStrip& g, Index r, SumsAt sums) {
   constexpr Index L = kLanes<float>;
   Ints beside[N];
-  sum_beside_bytes(g, r, beside);
+  sum_beside_bytes<N, Words>(g, r, beside);
   MHA_UNROLL
   for (int j = 0; j < N; ++j)
     pstoreu(g.out[j] + r * g.out_row, scale_sums(g, r, j * L, load_vector<Ints>(sums(j)) + beside[j]));
 }
 
 /// The same of rows whose sums of bytes lie where their results go.
-template <int N>
+template <int N, class Words>
 __attribute__((noinline)) void finish_rows_in_place(const WeightStrip& g, Index first, Index rows) {
   for (Index r = first; r < first + rows; ++r)
-    finish_row<N>(g, r, [&](int j) MHA_INLINE_LAMBDA { return g.out[j] + r * g.out_row; });
+    finish_row<N, Words>(g, r, [&](int j) MHA_INLINE_LAMBDA { return g.out[j] + r * g.out_row; });
 }
 
 template <int M, int N, int kAhead>
@@ -88,7 +94,7 @@ struct Int8WeightsStrip {
         (tile.in_features + 3) / 4, static_cast<const unsigned char*>(tile.x) + row * tile.x_row, tile.x_row,
         Index{4} * ByteProducts::kFeatureBytes, reinterpret_cast<const std::int32_t*>(g.panel()), kPanelWidth<float>,
         start, finish);
-    if constexpr (ByteProducts::kHasOffset) finish_rows_in_place<N>(g, row, M);
+    if constexpr (ByteProducts::kHasOffset) finish_rows_in_place<N, Int8PanelWords>(g, row, M);
   }
 };
 
@@ -105,7 +111,8 @@ struct Int8Tiles {
 
   static Index words(Index in_features) { return (in_features + 3) / 4; }
   static void finish(const WeightStrip& g, Index row, const float* sums) {
-    finish_row<kVectors>(g, row, [&](int j) MHA_INLINE_LAMBDA { return sums + Index{j} * kLanes<float>; });
+    finish_row<kVectors, Int8PanelWords>(g, row,
+                                         [&](int j) MHA_INLINE_LAMBDA { return sums + Index{j} * kLanes<float>; });
   }
 };
 #endif

@@ -20,13 +20,14 @@
 namespace mha::MHA_ISA {
 namespace {
 
-/// Bytes of the features of a quantized row, padded to whole vectors, or to whole rows of tiles: the padding is
-/// multiplied by zeros.
+/// Bytes of the features of a quantized row, padded to whole vectors and groups of int4 weights, or to whole rows of
+/// tiles: the padding is multiplied by zeros.
 inline Index quantized_features_bytes(Index in_features) {
 #ifdef MHA_TILES
   constexpr Index kTogether = kTileBytes;
 #else
-  constexpr Index kTogether = kLanes<float>;
+  constexpr Index kTogether = kInt4GroupFeatures;
+  static_assert(kTogether % kLanes<float> == 0);
 #endif
   return (in_features + kTogether - 1) / kTogether * kTogether * ByteProducts::kFeatureBytes;
 }

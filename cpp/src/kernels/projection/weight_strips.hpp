@@ -33,8 +33,8 @@ using WeightStripTable = StripTable<Strip, Products, WeightStrip, kVectors, kMos
 
 /// Calls multiply(vectors, strip, after) for each group of columns as wide as a register tile, which computes all rows
 /// and calls after(row, rows) for those that are done. Results that are not whole vectors of contiguous columns go
-/// through `scratch`, which has projection_scratch() bytes.
-template <class Multiply>
+/// through `scratch`, which has projection_scratch() bytes. A single row takes kWidest vectors of columns.
+template <int kWidest = kRowVectors, class Multiply>
 MHA_INLINE void project_narrow(const ProjectionTile& tile, void* scratch, Multiply multiply) {
   constexpr Index L = kLanes<float>, kColumns = kPanelBytes / Index(sizeof(float));
   constexpr Index kGroup = kVectorBytes / Index(sizeof(float)), kGroups = kPanelBytes / kVectorBytes;
@@ -46,7 +46,7 @@ MHA_INLINE void project_narrow(const ProjectionTile& tile, void* scratch, Multip
     if (tile.group_columns[g] > 0) columns = (g + 1) * kGroup;
   }
   for (Index column = 0, width; column < columns; column += width) {
-    const int vectors = tile.rows == 1 && columns - column >= kRowVectors * L ? kRowVectors : kVectors;
+    const int vectors = tile.rows == 1 && columns - column >= kWidest * L ? kWidest : kVectors;
     width = vectors * L;
     WeightStrip strip{&tile, column, {}, is_direct ? tile.out_row : kColumns};
     for (Index j = 0; j < vectors; ++j) {
