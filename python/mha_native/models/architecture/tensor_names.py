@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..files.source import Shapes, Tensors
+from ...functions.block_matrix import split_rows
+from ..files.source import Matrix, Shapes, Tensors
 from ..front_ends.tokens import TokensNames
 from .config import BlockConfig
 from .norms import in_dtype
@@ -51,13 +51,13 @@ class BlockNames(NamedTuple):
         for part, features, norm in config.all_norms():
             yield from norm.shapes(self._name(part, i), features)
 
-    def read(self, config: BlockConfig, i: int, tensors: Tensors, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
-        """Return the weights of layer `i`, for `make_layer`."""
-        weights = {}
+    def read(self, config: BlockConfig, i: int, tensors: Tensors, dtype: np.dtype[Any]) -> dict[str, Matrix]:
+        """Return the weights of layer `i`, for `make_layer`: in `dtype`, or matrices in the blocks of the files."""
+        weights: dict[str, Matrix] = {}
         for name, parts in self._matrices(config, i).items():
-            ends = np.cumsum([rows for rows, _ in parts.values()])[:-1]
-            matrix = tensors[f"{name}.weight"]
-            for part, rows in zip(parts, np.split(matrix.T if self.transposed else matrix, ends), strict=True):
+            ends = np.cumsum([rows for rows, _ in parts.values()])[:-1].tolist()
+            matrix = tensors.matrix(f"{name}.weight", self.transposed)
+            for part, rows in zip(parts, split_rows(matrix, ends), strict=True):
                 weights[f"{part}.weight"] = in_dtype(rows, dtype)
             if config.biases & parts.keys():
                 for part, bias in zip(parts, np.split(tensors[f"{name}.bias"], ends), strict=True):
