@@ -172,6 +172,6 @@ def test_texts_of_a_quantized_folder(tmp_path: Path, capsys: pytest.CaptureFixtu
     arguments = ["generate", "--model", str(quantized), "--prompt", "the", "--max-new-tokens", "5"]
     code, text, report = run(capsys, *arguments)
     assert (code, text) == (0, model.generate("the", max_new_tokens=5) + "\n")
-    sizes = r"weights in the formats of the file: float32 0\.\d MB, q5_0 0\.\d MB; --weight-dtype float32 expands them"
+    sizes = r"weights in the formats of the file: q5_0 0\.\d MB, float32 0\.\d MB; --weight-dtype float32 expands them"
     assert re.search(f"^mha_native: {sizes}$", report, re.M)
     assert "formats" not in run(capsys, *arguments, "--weight-dtype", "float32")[2]
