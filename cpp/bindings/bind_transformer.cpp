@@ -3,10 +3,12 @@
 #include <mha/positions.hpp>
 #include <mha/transformer.hpp>
 
+#include <cstdint>
 #include <forward_list>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "activation_names.hpp"
 #include "array_view.hpp"
@@ -99,6 +101,16 @@ py::tuple linear_layer_weights(const Linear& layer) {
   const NewLinear copies(shape, layer.dtype(), layer.weight_format());
   layer.copy_weights(copies.views);
   return copies.arrays;
+}
+
+py::object linear_rows(const Linear& layer, py::handle features) {
+  const Argument list[] = {{"features", features}};
+  const ArrayArguments arrays("Linear", list, DType::f32);
+  const std::vector<std::int64_t> numbers = arrays.integers(0);
+  const Index extents[] = {static_cast<Index>(numbers.size()), layer.in_features()};
+  const NewArray rows = arrays.new_array(DType::f32, 2, extents);
+  without_gil([&] { layer.dequantize_rows(numbers.data(), extents[0], rows.view); });
+  return rows.array;
 }
 
 py::tuple feed_forward_weights(const FeedForward& layer) {
@@ -371,6 +383,7 @@ void bind_transformer(py::module_& m) {
           },
           "(x, out, num_threads) -> out")
       .def("weights", &linear_layer_weights, "() -> copies, (weight, bias, scale)")
+      .def("rows", &linear_rows, "(features) -> rows of a matrix in blocks, in float32")
       .def_property_readonly("formats",
                              [](const Linear& layer) { return py::make_tuple(name_of(layer.weight_format())); })
       .def_property_readonly("dtype", [](const Linear& layer) { return numpy_dtype(layer.dtype()); });

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "arrays.hpp"
 #include "c_calls.hpp"
@@ -254,6 +256,29 @@ TEST(CApiRows, WhatIsRefused) {
   mha_feed_forward_destroy(feed_forward);
   mha_norm_destroy(nullptr);
   mha_feed_forward_destroy(nullptr);
+}
+
+TEST(CApiRows, RowsOfAMatrixInBlocks) {
+  std::vector<std::int8_t> blocks;  // of Q8_0: 1 in binary16, and 32 integers
+  for (int row = 0; row < 3; ++row) {
+    blocks.insert(blocks.end(), {0x00, 0x3c});
+    for (int i = 0; i < 32; ++i) blocks.push_back(static_cast<std::int8_t>(32 * row + i - 48));
+  }
+  const mha_tensor c_weight = {blocks.data(), MHA_DTYPE_int8, 2, {3, 34}, {34, 1}};
+  const mha_linear_weights weights = {&c_weight, nullptr, nullptr, MHA_WEIGHT_FORMAT_Q8_0};
+  mha_linear* linear = nullptr;
+  ASSERT_EQ(mha_linear_create(&weights, MHA_WEIGHT_FORMAT_PLAIN, &linear), MHA_OK) << mha_last_error();
+  const Owned<mha_linear> owned(linear, &mha_linear_destroy);
+  Rows rows = nans<float>({3, 32});
+  const mha_tensor c_rows = c_tensor(rows);
+  const std::int64_t features[] = {2, 0, 2}, beyond[] = {0, 3, 0};
+  EXPECT_OK(mha_linear_dequantize_rows(linear, features, 3, &c_rows));
+  for (std::size_t i = 0; i < 96; ++i)
+    EXPECT_EQ(rows.data()[i], float(32 * features[i / 32] + std::int64_t(i % 32) - 48));
+  expect_failure(MHA_INVALID_ARGUMENT, mha_linear_dequantize_rows(linear, beyond, 3, &c_rows),
+                 {"features", "less than 3", "got 3"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_linear_dequantize_rows(linear, nullptr, 3, &c_rows), {"features", "null"});
+  expect_failure(MHA_INVALID_ARGUMENT, mha_linear_dequantize_rows(linear, features, 2, &c_rows), {"rows", "[3, 32]"});
 }
 
 }  // namespace

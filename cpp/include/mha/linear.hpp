@@ -1,6 +1,7 @@
 // A linear map of rows: projections to other widths, heads of models.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -37,6 +38,13 @@ class MHA_API Linear {
 
   /// Copies the weights out again, as MultiHeadAttention does; empty views are passed over.
   void copy_weights(const LinearWeightOutputs& outputs) const;
+  /// Writes the numbers of some rows of a matrix in blocks, as dequantize() rounds them: a language head whose matrix is
+  /// the word table, too, is stored once.
+  ///
+  /// @param features [count], each at least 0 and less than out_features()
+  /// @param rows     f32 [count, in_features], dense
+  /// @throws std::invalid_argument, DTypeError before anything is written
+  void dequantize_rows(const std::int64_t* features, Index count, const MutableTensorView& rows) const;
 
   const PackedLinear& packed() const { return *packed_; }
 

@@ -487,6 +487,9 @@ MHA_API mha_dtype mha_linear_dtype(const mha_linear* linear) MHA_NOEXCEPT;
 MHA_API mha_weight_format mha_linear_weight_format(const mha_linear* linear) MHA_NOEXCEPT;
 /* Copies the weights out again, into those tensors of `outputs` that are not null. */
 MHA_API mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_linear_weights* outputs) MHA_NOEXCEPT;
+/* Of a matrix in blocks; features [count], rows [count, in_features] in f32. */
+MHA_API mha_status mha_linear_dequantize_rows(const mha_linear* linear, const int64_t* features, ptrdiff_t count,
+                                              const mha_tensor* rows) MHA_NOEXCEPT;
 
 /* linear(): the same with weights that are packed for this call alone; no scale. out must not overlap weights either. */
 MHA_API mha_status mha_linear_once(const mha_tensor* x, const mha_linear_weights* weights, const mha_tensor* out,

@@ -194,6 +194,13 @@ void Linear::copy_weights(const LinearWeightOutputs& outputs) const {
   packed_->unpack(outputs);
 }
 
+void Linear::dequantize_rows(const std::int64_t* features, Index count, const MutableTensorView& rows) const {
+  const FloatingPointState state(Subnormals::kept);
+  validate_dequantized_rows(*this, features, count, rows);
+  for (Index i = 0; i < count; ++i)
+    packed_->dequantize_row(features[i], static_cast<float*>(rows.data) + i * rows.strides[0]);
+}
+
 FeedForward::FeedForward(const FeedForwardWeights& weights, Activation activation, WeightFormat weight_format) {
   const FloatingPointState state(Subnormals::kept);
   validate_feed_forward(weights, weight_format);

@@ -272,6 +272,11 @@ mha_status mha_linear_copy_weights(const mha_linear* linear, const mha_linear_we
   });
 }
 
+mha_status mha_linear_dequantize_rows(const mha_linear* linear, const int64_t* features, ptrdiff_t count,
+                                      const mha_tensor* rows) noexcept {
+  return guarded(__func__, [&] { linear_layer_of(linear).dequantize_rows(features, count, view(rows, "rows")); });
+}
+
 mha_status mha_activate(mha_activation activation, const mha_tensor* x, const mha_tensor* up, const mha_tensor* out,
                         int num_threads) noexcept {
   return guarded(__func__, [&] {

@@ -1,6 +1,9 @@
 #include "checks/weights.hpp"
 
 #include <cmath>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "checks/rotary.hpp"
@@ -248,6 +251,20 @@ void validate_dequantize(const LinearWeights& w, const MutableTensorView& out) {
     fail(f, "out must be [out_features, in_features] of weight", views);
   if (out.extents[1] > 1 && out.strides[1] != 1) fail(f, "out must have dense rows", views);
   check_output(f, "out", out, {{"weight", w.weight}});
+}
+
+void validate_dequantized_rows(const Linear& layer, const std::int64_t* features, Index count,
+                               const MutableTensorView& rows) {
+  const std::string f = "Linear";
+  if (!has_blocks(layer.weight_format())) throw std::invalid_argument(f + ": the weight must lie in blocks");
+  if (rows.dtype != DType::f32) throw DTypeError(f + ": rows must be float32; got " + name_of(rows.dtype));
+  if (rows.rank != 2 || !has_shape(rows, {count, layer.in_features()}) || (rows.extents[1] > 1 && rows.strides[1] != 1))
+    fail(f.c_str(), "rows must be [count, in_features] with dense rows", {{"rows", rows}});
+  if (count > 0 && !features) throw std::invalid_argument(f + ": features must not be null");
+  for (Index i = 0; i < count; ++i)
+    if (features[i] < 0 || features[i] >= layer.out_features())
+      throw std::invalid_argument(f + ": features must be at least 0 and less than " +
+                                  std::to_string(layer.out_features()) + "; got " + std::to_string(features[i]));
 }
 
 void validate_feed_forward(const FeedForwardWeights& w, WeightFormat format) {

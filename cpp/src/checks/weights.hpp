@@ -1,6 +1,8 @@
 // The preconditions of weights: those that constructors of layers are given, and the arrays that weights are copied to.
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/kernel_table.hpp"
 #include "mha/linear.hpp"
 #include "mha/transformer.hpp"
@@ -12,6 +14,8 @@ MultiHeadAttentionConfig validate(MultiHeadAttentionConfig config, const MultiHe
                                   const QueryKeySteps& steps);
 void validate_linear(const char* function, const LinearWeights& weights, WeightFormat format);
 void validate_dequantize(const LinearWeights& weights, const MutableTensorView& out);
+void validate_dequantized_rows(const Linear& layer, const std::int64_t* features, Index count,
+                               const MutableTensorView& rows);
 void validate_feed_forward(const FeedForwardWeights& weights, WeightFormat format);
 /// `f` is the kind of norm, for messages.
 void validate_norm(const char* f, const TensorView& weight, const TensorView& bias, double eps);

@@ -260,18 +260,31 @@ void scale_parts(const Block& block, float* weights) {
   }
 }
 
+/// pack_block of one format, whose sizes the compiler knows.
+template <WeightFormat kFormat>
+void pack_block_of(const std::byte* block, std::byte* unit, Index column) {
+  constexpr BlockPanel kPanel = block_panel(kFormat);
+  Block parts;
+  pass_block(kFormat, From{reinterpret_cast<const std::uint8_t*>(block)}, parts);
+  auto* const to = reinterpret_cast<std::uint8_t*>(unit);
+  for (Index first = 0; first < kPanel.features; first += kCodeFeatures)
+    pack_codes(kPanel.code_bits, parts.codes + first, to + first / kCodeFeatures * kPanel.code_bytes() + 4 * column);
+  for (Index i = 0; i < kPanel.numbers; ++i)
+    std::memcpy(to + kPanel.numbers_at() + 2 * (i * kBlockColumns + column), &parts.numbers[i], 2);
+  for (Index i = 0; i < kPanel.bytes; ++i) to[kPanel.bytes_at() + place_of_byte(kFormat, i, column)] = parts.bytes[i];
+}
+
 }  // namespace
 
 void pack_block(WeightFormat format, const std::byte* block, std::byte* unit, Index column) {
-  const BlockPanel panel = block_panel(format);
-  Block parts;
-  pass_block(format, From{reinterpret_cast<const std::uint8_t*>(block)}, parts);
-  auto* const to = reinterpret_cast<std::uint8_t*>(unit);
-  for (Index first = 0; first < panel.features; first += kCodeFeatures)
-    pack_codes(panel.code_bits, parts.codes + first, to + first / kCodeFeatures * panel.code_bytes() + 4 * column);
-  for (Index i = 0; i < panel.numbers; ++i)
-    std::memcpy(to + panel.numbers_at() + 2 * (i * kBlockColumns + column), &parts.numbers[i], 2);
-  for (Index i = 0; i < panel.bytes; ++i) to[panel.bytes_at() + place_of_byte(format, i, column)] = parts.bytes[i];
+  switch (format) {
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales, block_features, block_bytes)    \
+  case WeightFormat::name:                                                                                \
+    if constexpr (has_blocks(WeightFormat::name)) pack_block_of<WeightFormat::name>(block, unit, column); \
+    return;
+#include "mha/weight_formats.def"
+#undef MHA_WEIGHT_FORMAT
+  }
 }
 
 void unpack_block(WeightFormat format, const std::byte* unit, Index column, std::byte* block) {

@@ -9,6 +9,9 @@
 
 namespace mha {
 
+/// No block of a file has more bytes.
+constexpr int kMostBlockBytes = 256;
+
 /// Brings a block of a file to its place in a panel: `unit` is its BlockPanel, `column` its column there. No bit is lost.
 void pack_block(WeightFormat format, const std::byte* block, std::byte* unit, Index column);
 /// The inverse: the bytes of the file.

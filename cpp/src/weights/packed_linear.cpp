@@ -102,19 +102,32 @@ void PackedLinear::pack(const LinearWeights& weights, Index panel) {
     else
       pack_matrix<float, Float16>(weights.weight, panel);
   }
+  if (has_blocks(format_)) pack_blocks(weights.weight, panel);
   Int4Row int4(format_ == WeightFormat::int4 ? in_features_ : 0);
   for_each_feature(panel, [&](Index feature, std::byte* column, std::byte* bias_row) {
     if (has_bias_) convert(bias_row, accumulator_of(dtype_), element(weights.bias, feature), dtype_);
     if (format_ == WeightFormat::int4) return pack_int4(weights, feature, int4, column, bias_row);
     if (format_ == WeightFormat::int8) return pack_int8(weights, feature, column, bias_row);
-    if (has_blocks(format_))
-      return for_each_block(column, weights.weight, feature, [&](std::byte* unit, Index at, const std::byte* block) {
-        pack_block(format_, block, unit, at);
-      });
     if (format_ != WeightFormat::bf16) return;
     for (Index input = 0; input < in_features_; ++input)
       convert(column + offset_of(input), packed_dtype(), element(weights.weight, feature, input), dtype_);
   });
+}
+
+/// Packs a panel of blocks, one block of all columns after another: the bytes that they share in the panel are written
+/// while they are in level 1.
+void PackedLinear::pack_blocks(const TensorView& weight, Index panel) {
+  const std::byte* next[kBlockColumns] = {};
+  for_each_feature(panel, [&](Index feature, const std::byte* column, const std::byte*) {
+    next[(column - data_.get()) % panel_bytes() / Index{sizeof(float)}] = element(weight, feature);
+  });
+  std::byte* unit = data_.get() + panel * panel_bytes();
+  for (Index b = 0; b < in_features_ / block_features(format_); ++b, unit += block_panel(format_).size())
+    for (Index column = 0; column < kBlockColumns; ++column)
+      if (next[column]) {
+        pack_block(format_, next[column], unit, column);
+        next[column] += block_bytes(format_);
+      }
 }
 
 /// Packs a panel of numbers, whose bits stay as they are, or which are widened exactly. A block of inputs at a time, so
@@ -228,6 +241,17 @@ void PackedLinear::unpack(const LinearWeightOutputs& outputs) const {
       for (Index input = 0; outputs.weight && input < in_features_; ++input)
         convert(element(outputs.weight, feature, input), stored, panel + offset_of(input), packed_dtype());
     });
+}
+
+void PackedLinear::dequantize_row(Index feature, float* weights) const {
+  const Index column = feature / segment_columns_ * padded_segment_columns_ + feature % segment_columns_;
+  const Index features = block_features(format_);
+  const std::byte* unit = panel(column / kBlockColumns);
+  for (Index first = 0; first < in_features_; first += features, unit += block_panel(format_).size()) {
+    std::byte block[kMostBlockBytes];
+    unpack_block(format_, unit, column % kBlockColumns, block);
+    dequantize_blocks(format_, block, 1, weights + first);
+  }
 }
 
 /// Calls visit(feature, panel, bias) for each output feature of panel p: `panel` is its column in the first row of the

@@ -50,6 +50,9 @@ class PackedLinear {
     return (rows / rate + near) * double(segments_ * segment_columns_) * double(in_features_);
   }
 
+  /// The numbers of one output feature of a matrix in blocks.
+  void dequantize_row(Index feature, float* weights) const;
+
   Index panels() const { return panels_; }
   const std::byte* panel(Index p) const { return data_.get() + p * panel_bytes(); }
   /// The bias of the columns of panel p, kPanelBytes; for int8 and int4 weights three such rows, as ProjectionTile::bias
@@ -61,6 +64,7 @@ class PackedLinear {
   void for_each_feature(Index panel, Visitor visit) const;
   template <class Byte, class View, class Visitor>
   void for_each_block(Byte* panel, const View& matrix, Index feature, Visitor visit) const;
+  void pack_blocks(const TensorView& weight, Index panel);
   template <class To, class From>
   void pack_matrix(const TensorView& weight, Index panel);
   Index offset_of(Index input) const;

@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
 from .. import _core
+from ..functions.block_matrix import BLOCK_FORMATS
 from ..functions.progress import Progress
 from ..models import CausalLM
-from .errors import UserError, reason
+from .errors import UserError, complain, reason
 from .input_texts import Input, Texts
 from .shared_arguments import formats_of, names_of_options
 
@@ -29,12 +30,17 @@ def loaded(load: Callable[[], Model]) -> Model:
 
 
 def language_model(options: argparse.Namespace) -> CausalLM:
-    """Open the language model that the arguments name."""
+    """Open the language model that the arguments name, and report the formats of a quantized one."""
     formats = formats_of(options)
     if options.max_length is None:
-        return loaded(lambda: CausalLM.from_pretrained(options.model, **formats))
-    with names_of_options("max_length"):
-        return loaded(lambda: CausalLM.from_pretrained(options.model, max_length=options.max_length, **formats))
+        model = loaded(lambda: CausalLM.from_pretrained(options.model, **formats))
+    else:
+        with names_of_options("max_length"):
+            model = loaded(lambda: CausalLM.from_pretrained(options.model, max_length=options.max_length, **formats))
+    if BLOCK_FORMATS.keys() & model.weight_bytes.keys():
+        sizes = ", ".join(f"{name} {count / 1e6:,.1f} MB" for name, count in model.weight_bytes.items())
+        complain(f"weights in the formats of the file: {sizes}; --weight-dtype float32 expands them")
+    return model
 
 
 def answers(

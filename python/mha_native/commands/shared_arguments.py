@@ -44,7 +44,7 @@ def add_model(parser: argparse.ArgumentParser, further: str = "") -> None:
     parser.add_argument(
         "--weight-dtype",
         choices=("float32", *WEIGHT_FORMATS),
-        help="with float32, what the weights of the layers are stored as; default: as --dtype",
+        help="with float32, storage of the weights of layers; default: as in quantized files, else as --dtype",
     )
 
 

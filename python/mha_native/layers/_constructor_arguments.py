@@ -104,10 +104,10 @@ def checked_weight_dtype(function: str, weight_dtype: WeightDType, dtype: np.dty
     return name
 
 
-def checked_dtypes(function: str, dtype: DTypeLike, weight_dtype: WeightDType) -> tuple[np.dtype[Any], str]:
-    """Return the dtype of a layer, and the storage format of its weights by name."""
+def checked_dtypes(function: str, dtype: DTypeLike, weight_dtype: WeightDType) -> tuple[np.dtype[Any], str | None]:
+    """Return the dtype of a model, and the storage format of its weights by name; None for the default."""
     kind = checked_dtype(function, dtype)
-    return kind, checked_weight_dtype(function, weight_dtype, kind)
+    return kind, None if weight_dtype is None else checked_weight_dtype(function, weight_dtype, kind)
 
 
 def checked_generator(function: str, seed: Seed) -> np.random.Generator:

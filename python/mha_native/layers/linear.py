@@ -18,6 +18,7 @@ from ._tape import Backward, Recording, through_map
 from ._torch_modules import checked_module
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self  # in typing from Python 3.11 on
 
@@ -178,6 +179,11 @@ class Linear(LayerOfMaps):
     def bias(self) -> bool:
         """Whether there is a bias."""
         return bool(self._sizes.bias)
+
+    def _rows(self, features: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Return rows of a matrix in blocks, the numbers of the output features [N], as `BlockMatrix.take`."""
+        rows: NDArray[np.float32] = self._core.rows(features)
+        return rows
 
     def _record(
         self, arrays: tuple[Any, ...], options: Mapping[str, Any], recording: Recording

@@ -90,7 +90,8 @@ class CausalLM(PretrainedGenerator):
             model.safetensors.index.json) of a model whose ``model_type`` is cohere, cohere2, ernie4_5, exaone4, gemma2,
             gemma3 (its text model), gemma3_text, glm, glm4, gpt2, gpt_neox, granite, llama, mistral, olmo2, olmo3,
             phi3, qwen2, qwen3, smollm3, stablelm or starcoder2; generation_config.json and chat_template.jinja are
-            optional. Or a file ``.gguf`` of such a model, in F32, F16, BF16, Q4_0 to Q8_0, or Q4_K to Q6_K.
+            optional. Or a file ``.gguf`` of such a model, in F32, F16, BF16, Q4_0 to Q8_0, Q4_K to Q6_K, IQ4_NL or
+            MXFP4. A directory may be quantized by AWQ or GPTQ, with 4 bits.
 
             A str that is not a path, such as ``"HuggingFaceTB/SmolLM2-135M-Instruct"``, is looked up in the local cache
             of Hugging Face, and downloaded if it is missing, as by `SentenceEncoder.from_pretrained`.
@@ -100,7 +101,8 @@ class CausalLM(PretrainedGenerator):
         weight_dtype : str, optional
             For a model in float32, the format of the matrices of the layers and of the head, see
             `MultiHeadAttention.quantize`; embeddings of tokens stay in float32. The time of a token is the time to read
-            these matrices, so bfloat16, int8 and int4 are faster. Default: `dtype`.
+            these matrices, so bfloat16, int8 and int4 are faster. Default: each matrix of quantized files, also the
+            embeddings of tokens, stays in its format, which products multiply; of other files `dtype`.
         max_length : int, optional
             The largest number of tokens of a text, continuation included. Default: the number in training.
 

@@ -56,8 +56,14 @@ class PretrainedModel(ReadsTexts):
 
     @property
     def weight_dtype(self) -> str:
-        """The format of the matrices of the layers, by name."""
+        """The format of the matrices of the layers, by name; "mixed" if there are several."""
         return str(self._model.weight_dtype)
+
+    @property
+    def weight_bytes(self) -> dict[str, int]:
+        """The bytes of the matrices by their formats, the largest first: of layers, word tables and head."""
+        found: dict[str, int] = self._model.weight_bytes()
+        return found
 
     def astype(self: Model, dtype: DTypeLike) -> Model:
         """Return the same model in another dtype, with every weight rounded once.

@@ -177,7 +177,7 @@ class SentenceEncoder(PretrainedModel):
 
     @classmethod
     def _of_modules(
-        cls, modules: list[Module], is_listed: bool, settings: Settings, dtype: np.dtype[Any], weight_dtype: str
+        cls, modules: list[Module], is_listed: bool, settings: Settings, dtype: np.dtype[Any], weight_dtype: str | None
     ) -> "SentenceEncoder":
         """Return the model of a Transformer and the modules after it. If it `is_listed` in modules.json, the files of
         sentence-transformers count."""

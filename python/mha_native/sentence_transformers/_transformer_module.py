@@ -104,6 +104,7 @@ class Transformer(EncoderLength, InputModule):
             self._folder = first_transformer(home)
             is_listed = (home / "modules.json").exists() or (self._folder / self.config_file_name).exists()
             modules = [Module("Transformer", self._folder)]
+            stored = stored or dtype_name(kind)  # which the settings of a saved model name
             self._encoder = SentenceEncoder._of_modules(modules, is_listed, Settings(), kind, stored)
             if max_seq_length is not None:
                 self.max_seq_length = max_seq_length

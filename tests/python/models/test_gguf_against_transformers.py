@@ -78,7 +78,7 @@ def test_logits(architecture: str, kind: str, tmp_path: Path) -> None:
     loaded = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
     model.load_state_dict(loaded, strict=False)
     model.double()
-    for tokens, actual in zip(SEQUENCES, logits(opened(source), SEQUENCES), strict=True):
+    for tokens, actual in zip(SEQUENCES, logits(opened(source, weight_dtype="float32"), SEQUENCES), strict=True):
         with torch.no_grad():
             expected = model(torch.tensor([tokens])).logits[0].numpy()
         assert_close(actual, expected, np.full(expected.shape, BOUND * np.abs(expected).max()), label=f"{len(tokens)}")

@@ -69,8 +69,19 @@ def test_each_element_of_each_type_is_read(kind: str, rng: np.random.Generator, 
     assert np.abs(tensor - numbers).max() < (0.4 if "4" in kind else 0.05)  # they are the numbers, in their order
 
 
+# The integers of IQ4_NL, and of MXFP4 in halves, by their codes.
+IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+
 def element_of_block(block: bytes, kind: str, i: int) -> float:
-    """One element of a block of 32 with five bits, or of 256, as the format describes it."""
+    """One element of a block of 32 with five bits or a table, or of 256, as the format describes it."""
+    if kind in ("IQ4_NL", "MXFP4"):
+        byte = block[len(block) - 16 + i % 16]
+        code = byte & 15 if i < 16 else byte >> 4
+        if kind == "IQ4_NL":
+            return struct.unpack_from("<e", block)[0] * IQ4_NL[code]
+        return 2.0 ** (block[0] - 127) * MXFP4[code] / 2
     numbers = [struct.unpack_from("<e", block, place)[0] for place in gguf_files.BLOCKS[kind][2]]
     if kind in ("Q5_0", "Q5_1"):
         byte = block[len(block) - 16 + i % 16]
@@ -97,7 +108,7 @@ def element_of_block(block: bytes, kind: str, i: int) -> float:
     return numbers[0] * scale * integer - numbers[1] * offset
 
 
-@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4"])
 def test_each_element_of_blocks_of_any_bytes(kind: str, rng: np.random.Generator, tmp_path: Path) -> None:
     elements, size, _ = gguf_files.BLOCKS[kind]
     raw = gguf_files.random_blocks(kind, 20, rng)

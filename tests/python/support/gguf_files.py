@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 TYPES = {
     "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q4_K": 12, "Q5_K": 13,
-    "Q6_K": 14, "BF16": 30,
+    "Q6_K": 14, "IQ4_NL": 20, "BF16": 30, "MXFP4": 39,
 }  # fmt: skip
 
 # Of types with blocks: elements and bytes of a block, and where in it numbers of two bytes are.
 BLOCKS = {
     "Q4_0": (32, 18, [0]), "Q4_1": (32, 20, [0, 2]), "Q5_0": (32, 22, [0]), "Q5_1": (32, 24, [0, 2]),
     "Q8_0": (32, 34, [0]), "Q4_K": (256, 144, [0, 2]), "Q5_K": (256, 176, [0, 2]), "Q6_K": (256, 210, [208]),
+    "IQ4_NL": (32, 18, [0]), "MXFP4": (32, 17, []),
 }  # fmt: skip
 _U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 
@@ -72,12 +73,14 @@ def quantized(numbers: NDArray[np.float32], kind: str) -> bytes:
     )
 
 
-def random_blocks(kind: str, count: int, rng: np.random.Generator) -> bytes:
-    """Blocks of random bytes, the numbers in which are finite."""
-    _, size, numbers = BLOCKS[kind]
-    blocks = rng.integers(0, 256, (count, size), np.uint8)
+def random_blocks(kind: str, count: int, rng: np.random.Generator, size: float = 1) -> bytes:
+    """Blocks of random bytes, the numbers in which are finite and about as large as `size`."""
+    _, bytes_of_block, numbers = BLOCKS[kind]
+    blocks = rng.integers(0, 256, (count, bytes_of_block), np.uint8)
     for place in numbers:
-        blocks[:, place : place + 2] = rng.standard_normal((count, 1)).astype("<f2").view(np.uint8)
+        blocks[:, place : place + 2] = (rng.standard_normal((count, 1)) * size).astype("<f2").view(np.uint8)
+    if kind == "MXFP4":  # a power of 2
+        blocks[:, 0] = 127 + np.rint(np.log2(size)) + rng.integers(-2, 3, count)
     return blocks.tobytes()
 
 

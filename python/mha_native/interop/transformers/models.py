@@ -22,6 +22,7 @@ from ...models.architecture.family import EMBEDDING, GENERATION
 from ...models.architecture.registry import describe, families_of
 from ...models.architecture.tensor_names import BlockNames
 from ...models.files.entries import Entries
+from ...models.files.source import Arrays
 from .attention import attention
 from .layers import LayerForward, Neighbours, Turns
 from .masks import mask
@@ -165,7 +166,7 @@ def native_layer(layers: Layers, i: int, turns: Turns | None, new: Any, layer: A
         raise ValueError("its weights were made under torch.inference_mode, where changes of them are not counted")
     arrays = {name: _array(name.removeprefix(prefix), x.detach()) for name, x in weights.items()}
     dtype = next(iter(arrays.values())).dtype
-    state = names.read(block, i, arrays, dtype)
+    state = names.read(block, i, Arrays(arrays), dtype)
     # transformers computes angles in float32 for every dtype, as the table does.
     tables = {} if turns is None or block.rotary is None else {block.rotary: turns.table._for_layers_in(dtype)}
     native = make_layer(block, state, tables, dtype, str(dtypes.pop()).removeprefix("torch."))

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...layers.causal_decoder import CausalDecoder
 from ...layers.decoder import Decoder, DecoderLayer
@@ -15,6 +14,7 @@ from ...layers.multi_head_attention import MultiHeadAttention
 from ...layers.norm import Norm
 from ...layers.rotary_embedding import RotaryEmbedding
 from ...layers.transformer import TransformerLayer
+from ..files.source import Matrix
 from .config import BlockConfig, StackConfig
 from .disentangled import DisentangledEncoder
 from .norms import make_norm
@@ -25,7 +25,7 @@ _ATTENTION = {"query": "q_proj_", "key": "k_proj_", "value": "v_proj_", "out": "
 _NORMS_OF_HEADS = {"query_norm": "q_norm.", "key_norm": "k_norm."}
 _FEED_FORWARD = {"up": "linear1.", "down": "linear2.", "gate": "gate."}
 
-Weights = Mapping[str, NDArray[Any]]
+Weights = Mapping[str, Matrix]
 
 
 def rotary_tables(blocks: Iterable[BlockConfig], dtype: np.dtype[Any]) -> dict[RotaryConfig, RotaryEmbedding]:
@@ -43,13 +43,13 @@ def make_layer(
     weights: Weights,
     tables: Mapping[RotaryConfig, RotaryEmbedding],
     dtype: np.dtype[Any],
-    weight_dtype: str,
+    weight_dtype: str | None,
 ) -> TransformerLayer:
     """Return the layer with these weights: a `DecoderLayer` if it reads a memory, else an `EncoderLayer`.
 
     The weights are in `dtype`, the dtype of the computation: ``query.weight`` and so on, by the names of
     `BlockConfig.products` and `BlockConfig.all_norms`, and ``query.bias`` and so on. Matrices are stored as
-    `weight_dtype`. `tables` are from `rotary_tables`.
+    `weight_dtype`; None: as they are, in blocks or in `dtype`. `tables` are from `rotary_tables`.
     """
     formats: Any = {"dtype": dtype, "weight_dtype": weight_dtype}
 
@@ -126,7 +126,7 @@ def with_rotary(layer: EncoderLayer, rotary: RotaryEmbedding) -> EncoderLayer:
     return EncoderLayer.from_parts(self_attn, layer.feed_forward, **options, **norms)
 
 
-def _renamed(weights: Weights, names: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+def _renamed(weights: Weights, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the weights and biases of parts, by the prefixes in the classes of layers."""
     return {
         f"{theirs}{which}": weights[f"{part}.{which}"]

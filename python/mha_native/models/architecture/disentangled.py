@@ -121,10 +121,10 @@ class DisentangledLayer:
 def make_disentangled(
     block: BlockConfig,
     config: RelativeConfig,
-    weights: Mapping[str, NDArray[Any]],
+    weights: Mapping[str, Any],
     positions: NDArray[np.float64],
     dtype: np.dtype[Any],
-    weight_dtype: str,
+    weight_dtype: str | None,
 ) -> DisentangledLayer:
     """Return the layer with these weights, as for `make_layer`; `positions` are from `relative_rows`."""
     formats: Any = {"dtype": dtype, "weight_dtype": weight_dtype}

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ...functions.messages import shown
 from ..files.entries import Entries
+from ..files.quantization import read_quantization
 from ..front_ends.tokens import TokensConfig
 from .config import (
     ATTENTION,
@@ -41,7 +42,7 @@ GATED = {name: (ours, True) for name, (ours, _) in UNGATED_WITH_SILU.items()}
 # Entries that change the computation in an unsupported way unless they are empty.
 _REFUSED = {
     "auto_map": "the model has code of its own",
-    "quantization_config": "weights must be in float32, float16 or bfloat16",
+    "compression_config": "weights must be in float32, float16 or bfloat16",
     "pruned_heads": "every layer must have all its heads",
 }
 _BIDIRECTIONAL = {"use_bidirectional_attention": "tokens of this family see no later tokens"}
@@ -158,6 +159,7 @@ def described(family: Family, given: Entries, role: str, max_positions: int | No
     """
     entries, keys = given._replace(values={**family.defaults, **given.values}), family.keys
     entries.refuse({**_REFUSED, **family.refused})
+    read_quantization(entries)
     entries.expect(family.expected)
     if role == EMBEDDING and family.bases:
         entries.refuse(_BIDIRECTIONAL if family.is_causal else {})

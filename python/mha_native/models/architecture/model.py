@@ -1,5 +1,6 @@
 """The computation of a model: front ends, stacks of layers, and a language head."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...functions.arrays import widened
-from ...functions.dtypes import packed_state, unpacked_state
+from ...functions.block_matrix import BLOCK_FORMATS, BlockMatrix
+from ...functions.dtypes import dtype_name, packed_state, unpacked_state
 from ...functions.kv_cache import KVCache
 from ...functions.messages import in_the_name_of
 from ...layers._layer_options import in_dtype_of_scores, merged_options
@@ -18,6 +20,9 @@ from ..generation.engine import CachedModel, NewTokens, read_padded
 from ..text.batching import batches, packed
 from .build import each_once, make_stack, rotary_tables, with_rotary
 from .config import HeadConfig, ModelConfig, StackConfig
+
+# Bits of a weight in the formats without blocks.
+_BITS = {"float64": 64, "float32": 32, "bfloat16x3": 32, "float16": 16, "bfloat16": 16, "int8": 8}
 
 # The largest number of logits that are computed at once for more rows than one: 32 MiB in float64.
 _MOST_LOGITS = 1 << 22
@@ -134,8 +139,28 @@ class Model:
 
     @property
     def weight_dtype(self) -> str:
-        """The format of the matrices of the layers, by name."""
-        return str(self.stacks[0].layers.weight_dtype)
+        """The format of the matrices of the layers, by name; "mixed" if there are several."""
+        formats = {str(stack.layers.weight_dtype) for stack in self.stacks}
+        return formats.pop() if len(formats) == 1 else "mixed"
+
+    def weight_bytes(self) -> dict[str, int]:
+        """Return the bytes of the matrices of layers and head and of the word tables, by their formats."""
+        tables = [stack.front_end.tables["words"] for stack in self.stacks]
+        parts: list[Any] = [*tables, *(stack.layers for stack in self.stacks)]
+        parts += [] if self.head is None else [self.head.linear]
+        found = Counter[str]()
+        for part in {id(part): part for part in parts}.values():  # a table can be shared
+            if isinstance(part, BlockMatrix):
+                found[part.dtype] += part.nbytes
+            elif isinstance(part, np.ndarray):
+                found[dtype_name(part.dtype)] += part.nbytes
+            else:
+                for leaf in part._leaves().values():
+                    formats = leaf.weight_formats()
+                    shapes = leaf._state_shapes(formats)
+                    for name, stored in formats.items():
+                        found[stored] += _bytes_of(shapes[name], stored)
+        return dict(found.most_common())
 
     def astype(self, dtype: np.dtype[Any]) -> "Model":
         """Return the same model in another dtype."""
@@ -260,6 +285,15 @@ class Model:
             for config, own, *others in saved["stacks"]
         ]
         Model.__init__(self, saved["config"], stacks, saved["head"])
+
+
+def _bytes_of(shape: tuple[int, ...], stored: str) -> int:
+    """Return the bytes of the numbers of a matrix in a format."""
+    rows, features = shape
+    if stored in BLOCK_FORMATS:
+        of_block, size = BLOCK_FORMATS[stored]
+        return rows * features // of_block * size
+    return rows * features * _BITS[stored] // 8
 
 
 def _converted(norm: Any, dtype: np.dtype[Any]) -> Any:

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _core
+from ...functions.block_matrix import BlockMatrix
 from ...layers.layer_norm import LayerNorm
 from ...layers.norm import Norm
 from ...layers.rms_norm import RMSNorm
-from ..files.source import Shapes, Tensors
+from ..files.source import Matrix, Shapes, Tensors
 
 
 class NormConfig(NamedTuple):
@@ -43,6 +44,10 @@ def make_norm(config: NormConfig, weights: Mapping[str, NDArray[Any]], dtype: np
     return RMSNorm.from_weights(weight, unit_offset=config.kind == "rms_unit_offset", **options)
 
 
-def in_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return `numbers`, or a copy rounded to `dtype` if they are in another dtype."""
+def in_dtype(numbers: Matrix, dtype: np.dtype[Any]) -> Any:
+    """Return `numbers`, or a copy rounded to `dtype` if they are in another dtype. Blocks stay blocks in float32."""
+    if isinstance(numbers, BlockMatrix):
+        if dtype == np.float32:
+            return numbers
+        numbers = numbers.dequantize()
     return numbers if _core.dtype_name(numbers.dtype) == _core.dtype_name(dtype) else _core.convert(numbers, dtype)

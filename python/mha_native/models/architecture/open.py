@@ -5,12 +5,12 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...functions.arrays import widened
+from ...functions.block_matrix import BlockMatrix
 from ...layers.linear import Linear
 from ..files.entries import Entries
-from ..files.source import Shapes, Source, Tensors
+from ..files.source import Matrix, Shapes, Source, Tensors
 from ..front_ends.tokens import Tokens, scaled_words
 from .build import make_layer, make_stack, rotary_tables
 from .config import ModelConfig, StackConfig
@@ -35,22 +35,28 @@ class OpenModel(NamedTuple):
         """Return the tensors of the model, and `further` ones by names and shapes, after checks of all of them."""
         return self.source.tensors((*self._shapes(), *further), self.family.prefix)
 
-    def load(self, dtype: np.dtype[Any], weight_dtype: str) -> Model:
+    def load(self, dtype: np.dtype[Any], weight_dtype: str | None) -> Model:
         """Return the model, with computation in `dtype` and matrices of layers and head in `weight_dtype`.
+
+        None: for a model in float32 each matrix has the format of the files, and so has the word table; for another
+        model matrices are in `dtype`.
 
         Raises OSError or ValueError if a file cannot be read, or weights are missing or have other shapes.
         """
         with self.tensors() as tensors:
             return self.build(tensors, dtype, weight_dtype)
 
-    def build(self, tensors: Tensors, dtype: np.dtype[Any], weight_dtype: str) -> Model:
+    def build(self, tensors: Tensors, dtype: np.dtype[Any], weight_dtype: str | None) -> Model:
         """Return the model with `tensors`, from `self.tensors`."""
         config, head = self.config, self.config.head
         first, *others = self._words()
-        matrix = tensors[first]
+        keeps_blocks = weight_dtype is None and dtype == np.float32 and config.stacks[0].front_end.norm is None
+        matrix: Any = tensors.matrix(first) if keeps_blocks and not others else tensors[first]
         for other in others:
             if not np.array_equal(matrix, tensors[other]):
                 raise ValueError(f"{self.source.path.parent}: {first} and {other} must hold the same numbers")
+        if isinstance(matrix, BlockMatrix) and head is not None and not self._has_own_head():
+            matrix = Linear.from_weights(matrix)  # the matrix of the head, which is stored once
         words = scaled_words(matrix, config.stacks[0].front_end, dtype)
         stacks = [
             _stack(stack, names, words, tensors, dtype, weight_dtype)
@@ -60,8 +66,10 @@ class OpenModel(NamedTuple):
             return Model(config, stacks)
         names = self.family.head
         if self._has_own_head():
-            matrix = tensors[names.weight]
-        linear = Linear.from_weights(in_dtype(matrix, dtype), weight_dtype=weight_dtype)
+            matrix = tensors.matrix(names.weight)
+        linear = matrix
+        if not isinstance(matrix, Linear):
+            linear = Linear.from_weights(in_dtype(matrix, dtype), weight_dtype=weight_dtype)
         bias = tensors[names.bias][0] if names.bias in self.optional else None
         return Model(config, stacks, LanguageHead(head, linear, bias))
 
@@ -130,10 +138,10 @@ def _optional_names(family: Family, config: ModelConfig) -> Iterable[str]:
 def _stack(
     config: StackConfig,
     names: StackNames,
-    words: NDArray[Any],
+    words: Matrix,
     tensors: Tensors,
     dtype: np.dtype[Any],
-    weight_dtype: str,
+    weight_dtype: str | None,
 ) -> Stack:
     made: dict[int, Any] = {}
     own: dict[int, dict[str, Any]] = {}
@@ -147,7 +155,8 @@ def _stack(
         for i, block in config.numbered().items():
             weights = names.blocks.read(block, i, tensors, dtype)
             made[i] = make_layer(block, weights, rotary, dtype, weight_dtype)
-            own[i] = {"sinks": widened(weights["sinks"])} if block.has_sinks else {}
+            sinks: Any = weights.get("sinks")
+            own[i] = {} if sinks is None else {"sinks": widened(sinks)}
     numbers = config.numbers or list(made)
     layers = [made[i] for i in numbers]
     front_end = Tokens(config.front_end, names.front_end.read(config.front_end, words, tensors, dtype))

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..files.source import Shapes, Tensors
+from ...functions.block_matrix import BlockMatrix, split_rows
+from ..files.source import Matrix, Shapes, Tensors
 from ..front_ends.tokens import TokensNames
 from .config import BlockConfig, StackConfig
 from .norms import in_dtype
@@ -65,19 +65,18 @@ class BlockNames(NamedTuple):
         for part, features, norm in config.all_norms():
             yield from norm.shapes(self._name(part, i), features)
 
-    def read(self, config: BlockConfig, i: int, tensors: Tensors, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
-        """Return the weights of layer `i`, for `make_layer`."""
-        weights = {}
+    def read(self, config: BlockConfig, i: int, tensors: Tensors, dtype: np.dtype[Any]) -> dict[str, Matrix]:
+        """Return the weights of layer `i`, for `make_layer`: in `dtype`, or matrices in the blocks of the files."""
+        weights: dict[str, Matrix] = {}
         for name, parts in self._matrices(config, i).items():
-            ends = np.cumsum([rows for rows, _ in parts.values()])[:-1]
-            matrix = tensors[f"{name}.weight"]
-            arrays = {"weight": matrix.T if self.transposed else matrix}
+            ends = np.cumsum([rows for rows, _ in parts.values()])[:-1].tolist()
+            arrays: dict[str, Any] = {"weight": tensors.matrix(f"{name}.weight", self.transposed)}
             if any(map(config.has_bias, parts)):
                 arrays["bias"] = tensors[f"{name}.bias"]
             for which, array in arrays.items():
                 if self.by_heads and len(parts) == 3:
                     array = _part_by_part(array, config.num_heads)
-                for part, rows in zip(parts, np.split(array, ends), strict=True):
+                for part, rows in zip(parts, split_rows(array, ends), strict=True):
                     weights[f"{part}.{which}"] = in_dtype(rows, dtype)
         for part, (name, _) in self._vectors(config, i).items():
             weights[part] = in_dtype(tensors[name], dtype)
@@ -115,8 +114,10 @@ class BlockNames(NamedTuple):
         return matrices
 
 
-def _part_by_part(rows: NDArray[Any], num_heads: int) -> NDArray[Any]:
+def _part_by_part(rows: Any, num_heads: int) -> Any:
     """Return rows in the order of all queries, all keys, all values; they are stacked head by head."""
+    if isinstance(rows, BlockMatrix):
+        return BlockMatrix(_part_by_part(rows.data, num_heads), rows.dtype, rows.in_features)
     return rows.reshape(num_heads, 3, -1, *rows.shape[1:]).swapaxes(0, 1).reshape(rows.shape)
 
 

@@ -11,7 +11,7 @@ from ..architecture.family import GENERATION, Family, described
 from ..architecture.norms import in_dtype
 from ..architecture.tensor_names import BlockNames
 from ..files.entries import Entries
-from ..files.source import Shapes, Tensors
+from ..files.source import Matrix, Shapes, Tensors
 from .gemma2 import is_sliding
 from .llama import FAMILY as LLAMA
 from .mistral import window
@@ -41,7 +41,7 @@ class Names(BlockNames):
             else:
                 yield name, (count, columns, rows)
 
-    def read(self, config: BlockConfig, i: int, tensors: Tensors, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
+    def read(self, config: BlockConfig, i: int, tensors: Tensors, dtype: np.dtype[Any]) -> dict[str, Matrix]:
         weights = super().read(config, i, tensors, dtype)
         if config.experts is None:
             return weights

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ...functions.block_matrix import BlockMatrix
 from ...functions.messages import MOST_LISTED, listed, shown
-from .tensor_file import TensorFile, are_bytes
-from .weight_index import ShardedTensors, open_weights
+from .block_scales import is_finite
+from .source import Matrix
+from .tensor_file import TensorFiles, are_bytes
+from .weight_index import open_weights
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
@@ -34,7 +37,7 @@ class Checkpoint:
         folder: Path,
         shapes: Iterable[tuple[str, tuple[int, ...]]],
         prefix: str = "",
-        open_file: Callable[[Path], TensorFile | ShardedTensors] = open_weights,
+        open_file: Callable[[Path], TensorFiles] = open_weights,
     ) -> None:
         self._prefix = prefix
         self._file = open_file(folder)
@@ -66,6 +69,25 @@ class Checkpoint:
                 )
         return tensor
 
+    def matrix(self, name: str, transposed: bool = False) -> Matrix:
+        """Return the matrix `name`, [out, in]: in the blocks of the files, else in float32.
+
+        `transposed`: the tensor is [in, out].
+        """
+        blocks = None if transposed else self._blocks(name)
+        if blocks is not None:
+            return blocks
+        matrix = self[name]
+        return matrix.T if transposed else matrix
+
+    def _blocks(self, name: str) -> BlockMatrix | None:
+        """Return the matrix `name` in the blocks of the files; None if it has none."""
+        first, *others = self._names[name]
+        blocks = None if others else self._file.blocks(first)
+        if blocks is not None and not is_finite(blocks):
+            raise ValueError(f"{self._file.path}: {first} must hold finite numbers; got a scale that is not")
+        return blocks
+
     def __contains__(self, name: str) -> bool:
         """Return whether the files have a tensor `name`, in `shapes` or not."""
         return name in self._present()
@@ -93,11 +115,22 @@ class Checkpoint:
                     misshapen.append(f"{in_file} {shown(list(entry.shape))} instead of {list(shape)}")
                 if entry.dtype not in self._file.readable and not are_bytes(in_file, entry.dtype):
                     unreadable.append(f"{in_file} {entry.dtype} instead of {' or '.join(self._file.readable)}")
-        complaints = {"missing": missing, "of the wrong shape": misshapen, "of another dtype": unreadable}
+        complaints = {
+            "missing": missing,
+            "in its place": self._in_place_of(missing[:1]),
+            "of the wrong shape": misshapen,
+            "of another dtype": unreadable,
+        }
         if any(complaints.values()):
             words = "; ".join(f"{what}: {listed(found)}" for what, found in complaints.items() if found)
             raise ValueError(f"{self._file.path} does not hold the model of {self._file.described_by}: {words}")
         return names
+
+    def _in_place_of(self, missing: Iterable[str]) -> list[str]:
+        """Return the other parts of matrices of which the weight is missing: the files may be quantized."""
+        stems = tuple(name.removesuffix("weight") for name in missing if name.endswith(".weight"))
+        parts = (name for name in self._file.entries if not name.endswith(".bias"))
+        return [name for name in parts if name.removeprefix(self._prefix).startswith(stems)]
 
 
 # Other beginnings of names, in older files of GPT-NeoX and in files of Gemma 3 with images, and the ones read here.

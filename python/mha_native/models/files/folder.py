@@ -8,7 +8,12 @@ from typing import Any
 from ...functions.messages import shown
 from ..text.tokenizer import read_library
 from .checkpoint import Checkpoint
+from .entries import Entries
+from .grouped_weights import GroupedWeights
 from .json_files import read_json, read_text
+from .quantization import read_quantization
+from .tensor_file import TensorFiles
+from .weight_index import open_weights
 
 
 class FolderSource:
@@ -62,7 +67,13 @@ class FolderSource:
 
     def tensors(self, shapes: Iterable[tuple[str, tuple[int, ...]]], prefix: str = "") -> Checkpoint:
         """Return the tensors of `shapes`. In the files names may begin with `prefix`."""
-        return Checkpoint(self._folder, shapes, prefix)
+        quantization = read_quantization(Entries(self.path, self.config))
+
+        def opened(folder: Path) -> TensorFiles:
+            file = open_weights(folder)
+            return file if quantization is None else GroupedWeights(file, quantization)
+
+        return Checkpoint(self._folder, shapes, prefix, opened)
 
 
 def _read_optional(path: Path) -> dict[str, Any]:

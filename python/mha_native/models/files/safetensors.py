@@ -21,7 +21,7 @@ class SafetensorsFile(TensorFile):
 
     kind = "safetensors"
     described_by = "config.json"
-    readable = PLAIN_READERS
+    readable = tuple(PLAIN_READERS)
 
     def _read_header(self, file: IO[bytes], file_bytes: int) -> tuple[dict[str, TensorEntry], int]:
         header_bytes = int.from_bytes(file.read(8), "little")

@@ -8,6 +8,11 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ...functions.block_matrix import BlockMatrix
+
+# A matrix [out, in] of a linear map, or a word table.
+Matrix: TypeAlias = NDArray[Any] | BlockMatrix
+
 # Names and shapes of tensors.
 Shapes: TypeAlias = Iterator[tuple[str, tuple[int, ...]]]
 
@@ -17,6 +22,21 @@ class Tensors(Protocol):
 
     def __getitem__(self, name: str, /) -> NDArray[np.float32]: ...
     def __contains__(self, name: str, /) -> bool: ...
+
+    def matrix(self, name: str, /, transposed: bool = False) -> Matrix:
+        """Return the matrix `name`, [out, in]: in the blocks of the files, else in float32.
+
+        `transposed`: the tensor is [in, out].
+        """
+        ...
+
+
+class Arrays(dict[str, NDArray[Any]]):
+    """Tensors in memory."""
+
+    def matrix(self, name: str, transposed: bool = False) -> Matrix:
+        """Return the matrix `name`, [out, in]. `transposed`: the tensor is [in, out]."""
+        return self[name].T if transposed else self[name]
 
 
 class Source(Protocol):

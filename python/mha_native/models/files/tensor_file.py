@@ -6,7 +6,7 @@ Files are read, not mapped into memory. If another program truncates a mapped fi
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _core
+from ...functions.block_matrix import BlockMatrix
 from .json_files import require_file
 
 if TYPE_CHECKING:
@@ -33,17 +34,43 @@ class TensorEntry(NamedTuple):
     end: int
 
 
-class TensorFile(ABC):
-    """The tensors of a file by their names, each read on demand. A context manager.
+class TensorFiles(ABC):
+    """The tensors of one or several files by their names, each read on demand. A context manager.
+
+    Methods raise ValueError if a file has become shorter.
+    """
+
+    path: Path
+    readable: Collection[str]  # the dtypes of tensors that are read
+    described_by: str  # the source of the expected tensors, for messages
+    entries: dict[str, TensorEntry]
+
+    def __enter__(self) -> "Self":
+        return self
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...
+
+    @abstractmethod
+    def bytes_of(self, name: str) -> NDArray[np.uint8]:
+        """Return the bytes of the tensor `name`."""
+
+    @abstractmethod
+    def read(self, name: str) -> NDArray[np.float32]:
+        """Return the tensor `name`, with a dtype of `readable`, in float32."""
+
+    def blocks(self, name: str) -> BlockMatrix | None:
+        """Return the matrix `name` in the blocks of the file; None for a tensor that has none."""
+        return None
+
+
+class TensorFile(TensorFiles):
+    """The tensors of a file.
 
     Raises OSError or ValueError if the file cannot be read, or the header is damaged or names bytes beyond the end.
-    `read` raises ValueError if the file has become shorter.
     """
 
     kind: str  # the name of the format
-    readable: Mapping[str, Reader]  # by the dtypes of tensors
-    described_by: str  # the source of the expected tensors, for messages
-    entries: dict[str, TensorEntry]
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,23 +87,24 @@ class TensorFile(ABC):
     def _read_header(self, file: IO[bytes], file_bytes: int) -> tuple[dict[str, TensorEntry], int]:
         """Return the entries, and the first byte of the numbers. A ValueError does not name the file."""
 
-    def __enter__(self) -> "Self":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def read(self, name: str) -> NDArray[Any]:
-        """Return the tensor `name`, with a dtype of `readable`, in float32; in uint8 if it `are_bytes`."""
+    def bytes_of(self, name: str) -> NDArray[np.uint8]:
         entry = self.entries[name]
         raw = np.empty(entry.end - entry.begin, np.uint8)
         self._file.seek(self._first_byte + entry.begin)
         count = self._file.readinto(raw.data)
         if count != raw.nbytes:
             raise ValueError(f"{self.path} has been cut short: {name} has {count} of its {raw.nbytes} bytes")
+        return raw
+
+    def read(self, name: str) -> NDArray[Any]:
+        entry = self.entries[name]
+        raw = self.bytes_of(name)
         if are_bytes(name, entry.dtype):
             return raw.reshape(entry.shape)
-        return self.readable[entry.dtype](raw).reshape(entry.shape)
+        return PLAIN_READERS[entry.dtype](raw).reshape(entry.shape)
 
 
 def _plain(raw: NDArray[np.uint8], dtype: str) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...functions.messages import listed, shown
 from .json_files import is_below, read_json
 from .safetensors import SafetensorsFile
-from .tensor_file import TensorEntry
+from .tensor_file import TensorEntry, TensorFiles
 
 _ONE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -24,7 +24,7 @@ _OTHERS = ("tf_model.h5", "flax_model.msgpack", "model.onnx", "onnx/model.onnx")
 _CONVERSION = 'SentenceTransformer("DIR").save_pretrained("NEW_DIR") of sentence-transformers writes model.safetensors'
 
 
-def open_weights(folder: Path) -> "SafetensorsFile | ShardedTensors":
+def open_weights(folder: Path) -> TensorFiles:
     """Return the tensors in `folder`.
 
     Raises FileNotFoundError if there are no files of weights, and OSError or ValueError if a file cannot be read or is
@@ -45,8 +45,8 @@ def open_weights(folder: Path) -> "SafetensorsFile | ShardedTensors":
     return SafetensorsFile(path)
 
 
-class ShardedTensors:
-    """The tensors of several safetensors files, as if they were in one, `path`, the index. A context manager.
+class ShardedTensors(TensorFiles):
+    """The tensors of several safetensors files, as if they were in one, `path`, the index.
 
     Raises OSError or ValueError if a file cannot be read or is damaged, or if the index names a file outside its folder
     or differs from the headers of the files.
@@ -74,8 +74,10 @@ class ShardedTensors:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def bytes_of(self, name: str) -> NDArray[np.uint8]:
+        return self._files[name].bytes_of(name)
+
     def read(self, name: str) -> NDArray[np.float32]:
-        """Return the tensor `name`, in float32."""
         return self._files[name].read(name)
 
 

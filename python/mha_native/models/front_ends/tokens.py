@@ -11,7 +11,7 @@ from ... import _core
 from ...functions.arrays import widened
 from ...layers.linear import Linear
 from ..architecture.norms import NormConfig, in_dtype
-from ..files.source import Shapes, Tensors
+from ..files.source import Matrix, Shapes, Tensors
 
 # Tokenizers give the types 0, and 1 for the second text of a pair.
 _MOST_TYPES = 2
@@ -19,7 +19,7 @@ _MOST_TYPES = 2
 # A damaged tokenizer.json can have any number for a token.
 _OF_TEXTS = "tokenizer.json gives the tokens of texts, which must be less than vocab_size of config.json"
 
-Tables = dict[str, NDArray[Any]]
+Tables = dict[str, Any]
 
 
 class TokensConfig(NamedTuple):
@@ -73,7 +73,7 @@ class TokensNames(NamedTuple):
             yield f"{self.projection}.weight", (config.embed_dim, config.table_dim)
             yield f"{self.projection}.bias", (config.embed_dim,)
 
-    def read(self, config: TokensConfig, words: NDArray[Any], tensors: Tensors, dtype: np.dtype[Any]) -> Tables:
+    def read(self, config: TokensConfig, words: Matrix, tensors: Tensors, dtype: np.dtype[Any]) -> Tables:
         """Return the tables of `Tokens` in `dtype`, with `words` from `scaled_words`."""
         added = self._added(config, tensors)
         norm = {} if config.norm is None else config.norm.read(self.norm, tensors, dtype)
@@ -110,8 +110,13 @@ def _sines(config: TokensConfig, count: int) -> NDArray[np.float32]:
     return result
 
 
-def scaled_words(words: NDArray[np.float32], config: TokensConfig, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the word table [V, E] in `dtype`, scaled. With `scales_first` the argument is scaled in place."""
+def scaled_words(words: Any, config: TokensConfig, dtype: np.dtype[Any]) -> Any:
+    """Return the word table [V, E] in `dtype`, scaled. With `scales_first` the argument is scaled in place.
+
+    A table in blocks is returned as it is: `Tokens` scales the rows that it reads.
+    """
+    if not isinstance(words, np.ndarray):
+        return words
     if config.scale == 1:
         return in_dtype(words, dtype)
     if config.scales_first:
@@ -128,10 +133,11 @@ class Tokens:
 
     `tables` are in the dtype of the model: ``words`` [V, W], where W is `TokensConfig.width`; and optionally ``added``
     (positions for each type one after another, or types), ``norm_weight`` [W], ``norm_bias`` [W], ``projection_weight``
-    [E, W] and ``projection_bias`` [E].
+    [E, W] and ``projection_bias`` [E]. In float32 and without a norm words may be in blocks: a `BlockMatrix`, or the
+    `Linear` of a head that has the same matrix.
     """
 
-    def __init__(self, config: TokensConfig, tables: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, config: TokensConfig, tables: Mapping[str, Any]) -> None:
         self.config, self.tables = config, dict(tables)
         self._projection: Linear | None = None
         if config.table_dim is not None:
@@ -139,7 +145,14 @@ class Tokens:
 
     def astype(self, dtype: np.dtype[Any]) -> "Tokens":
         """Return the same front end in another dtype."""
-        return Tokens(self.config, {name: in_dtype(table, dtype) for name, table in self.tables.items()})
+        words = self.tables["words"]
+        if isinstance(words, np.ndarray):
+            words = in_dtype(words, dtype)
+        elif dtype != np.float32:
+            matrix: Any = words.state_dict()["weight"] if isinstance(words, Linear) else words
+            words = scaled_words(matrix.dequantize(), self.config, dtype)
+        others = {name: in_dtype(table, dtype) for name, table in self.tables.items() if name != "words"}
+        return Tokens(self.config, {"words": words, **others})
 
     def __call__(
         self,
@@ -175,7 +188,7 @@ class Tokens:
             if places is None:
                 self._check_lengths(cu_seqlens)
                 self._check_tokens(tokens)
-            rows: NDArray[Any] = tables["words"][tokens]
+            rows = self._words(tokens)
             if added is None:
                 return rows
             if places is None and config.padding is not None:
@@ -184,7 +197,8 @@ class Tokens:
                 places = np.arange(len(tokens)) - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
             elif config.padding is not None:
                 places = np.where(tokens == config.padding, -1, places)
-            return in_dtype(widened(rows) + widened(added[first + places]), rows.dtype)
+            summed: NDArray[Any] = in_dtype(widened(rows) + widened(added[first + places]), rows.dtype)
+            return summed
         if not config.has_positions:
             self._check_lengths(cu_seqlens)
             places = np.zeros(len(tokens), np.int64) if types is None else types
@@ -198,13 +212,23 @@ class Tokens:
                 tokens, places, cu_seqlens, tables["words"], added, weight, bias, config.norm.eps, None, num_threads
             )
         except ValueError as error:
-            if _first_outside(tokens, len(tables["words"])) is None:
+            if _first_outside(tokens, config.vocab_size) is None:
                 raise
             raise ValueError(f"{error} ({_OF_TEXTS})") from error
 
+    def _words(self, tokens: NDArray[np.integer]) -> NDArray[Any]:
+        """Return the rows [N, E] of tokens in the word table, scaled."""
+        words = self.tables["words"]
+        if isinstance(words, np.ndarray):
+            rows: NDArray[Any] = words[tokens]
+            return rows
+        taken = words._rows(tokens) if isinstance(words, Linear) else words.take(tokens)
+        scaled: NDArray[Any] = scaled_words(taken, self.config, np.dtype(np.float32))
+        return scaled
+
     def _check_tokens(self, tokens: NDArray[np.integer]) -> None:
         """Refuse tokens that the model lacks."""
-        count = len(self.tables["words"])
+        count = self.config.vocab_size
         if (wrong := _first_outside(tokens, count)) is not None:
             raise ValueError(
                 f"tokens must be at least 0 and less than {count}; got {int(tokens[wrong])} at {wrong} ({_OF_TEXTS})"

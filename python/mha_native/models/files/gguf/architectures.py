@@ -165,13 +165,17 @@ class Architecture(NamedTuple):
             return np.ascontiguousarray(tensor.T)
         if self.norms_add_one and name.endswith("norm.weight"):
             tensor -= 1
+        return self.rows_in_transformers(name, tensor, head_dim)
+
+    def rows_in_transformers(self, name: str, rows: NDArray[Any], head_dim: int) -> NDArray[Any]:
+        """Return the rows of the tensor `name` of a file, of any elements, in the order of transformers."""
         if self.turns_neighbours and name.endswith((".attn_q.weight", ".attn_k.weight")):
-            heads = tensor.reshape(-1, head_dim // 2, 2, tensor.shape[-1])
-            return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(tensor.shape)
+            heads = rows.reshape(-1, head_dim // 2, 2, rows.shape[-1])
+            return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(rows.shape)
         if self.by_heads and ".attn_qkv." in name:
-            heads = tensor.reshape(3, -1, head_dim, *tensor.shape[1:])
-            return np.ascontiguousarray(heads.swapaxes(0, 1)).reshape(tensor.shape)
-        return tensor
+            heads = rows.reshape(3, -1, head_dim, *rows.shape[1:])
+            return np.ascontiguousarray(heads.swapaxes(0, 1)).reshape(rows.shape)
+        return rows
 
 
 _SILU = {"hidden_act": "silu"}

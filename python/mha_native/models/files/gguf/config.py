@@ -9,7 +9,7 @@ import numpy as np
 from ....functions.messages import listed, shown
 from ..entries import Entries
 from .architectures import ARCHITECTURES, Architecture, architecture_of
-from .element_types import READERS
+from .element_types import READABLE
 from .file import GGUFFile
 
 # The tensor of divisors of the frequencies. Llama 3.1 and later models have it instead of a rule of scaling.
@@ -93,8 +93,8 @@ def read_architecture(file: GGUFFile) -> Architecture:
     others = [name for name in file.entries if not architecture.is_known(name) and name != ROPE_FACTORS]
     if others:
         raise ValueError(f"{file.path} has unknown tensors: {listed(others)}")
-    if unreadable := [f"{name} {entry.dtype}" for name, entry in file.entries.items() if entry.dtype not in READERS]:
-        raise ValueError(f"{file.path} has tensors of types other than {', '.join(READERS)}: {listed(unreadable)}")
+    if unreadable := [f"{name} {entry.dtype}" for name, entry in file.entries.items() if entry.dtype not in READABLE]:
+        raise ValueError(f"{file.path} has tensors of types other than {', '.join(READABLE)}: {listed(unreadable)}")
     return architecture
 
 

@@ -1,14 +1,9 @@
 """The types of elements in GGUF files: plain numbers, and blocks of small integers with a scale for each block."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..tensor_file import PLAIN_READERS, Reader
-from .super_blocks import q4_k, q5_k, q6_k
-
-_BLOCK = 32  # elements of a block, for types without K in their names
+from ....functions.block_matrix import BLOCK_FORMATS
+from ..tensor_file import PLAIN_READERS
 
 
 class ElementType(NamedTuple):
@@ -58,79 +53,6 @@ ELEMENT_TYPES = {
 }
 
 
-def _q4_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the elements: element i of a block is ``d (q_i - 8)``."""
-    blocks = raw.view([("d", "<f2"), ("q", "u1", _BLOCK // 2)])
-    elements = _nibbles(blocks["q"])
-    elements -= 8
-    elements *= _column(blocks["d"])
-    return elements
-
-
-def _q4_1(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the elements: element i of a block is ``d q_i + m``."""
-    blocks = raw.view([("d", "<f2"), ("m", "<f2"), ("q", "u1", _BLOCK // 2)])
-    elements = _nibbles(blocks["q"])
-    elements *= _column(blocks["d"])
-    elements += _column(blocks["m"])
-    return elements
-
-
-def _q5_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the elements: element i of a block is ``d (q_i - 16)``."""
-    blocks = raw.view([("d", "<f2"), ("high", "<u4"), ("q", "u1", _BLOCK // 2)])
-    elements = _with_fifth_bits(blocks)
-    elements -= 16
-    elements *= _column(blocks["d"])
-    return elements
-
-
-def _q5_1(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the elements: element i of a block is ``d q_i + m``."""
-    blocks = raw.view([("d", "<f2"), ("m", "<f2"), ("high", "<u4"), ("q", "u1", _BLOCK // 2)])
-    elements = _with_fifth_bits(blocks)
-    elements *= _column(blocks["d"])
-    elements += _column(blocks["m"])
-    return elements
-
-
-def _q8_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the elements: element i of a block is ``d q_i``."""
-    blocks = raw.view([("d", "<f2"), ("q", "i1", _BLOCK)])
-    elements: NDArray[np.float32] = np.multiply(blocks["q"], _column(blocks["d"]), dtype=np.float32)
-    return elements
-
-
-def _column(numbers: NDArray[Any]) -> NDArray[np.float32]:
-    """Return one number for each block, [blocks, 1], to be broadcast to its elements."""
-    return numbers.astype(np.float32)[:, np.newaxis]
-
-
-def _nibbles(pairs: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the integers of blocks. The low four bits of byte i are element i, the high bits element i + 16."""
-    elements = np.empty((len(pairs), _BLOCK), np.float32)
-    elements[:, : _BLOCK // 2] = pairs & 15
-    elements[:, _BLOCK // 2 :] = pairs >> 4
-    return elements
-
-
-def _with_fifth_bits(blocks: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the integers of blocks, with bit i of `high` as the highest bit of element i."""
-    high = blocks["high"][:, np.newaxis] >> np.arange(_BLOCK, dtype=np.uint32) & 1
-    elements = _nibbles(blocks["q"])
-    elements += high << 4
-    return elements
-
-
-# The bytes of a tensor are whole blocks.
-READERS: dict[str, Reader] = {
-    **PLAIN_READERS,
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q5_0": _q5_0,
-    "Q5_1": _q5_1,
-    "Q8_0": _q8_0,
-    "Q4_K": q4_k,
-    "Q5_K": q5_k,
-    "Q6_K": q6_k,
-}
+# The types that are read: plain numbers, and blocks of a `BlockMatrix`, by their names there.
+BLOCKS = {kind.name: kind.name.lower() for kind in ELEMENT_TYPES.values() if kind.name.lower() in BLOCK_FORMATS}
+READABLE = (*PLAIN_READERS, *BLOCKS)

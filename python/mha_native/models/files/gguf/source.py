@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ....functions.block_matrix import BlockMatrix
 from ..checkpoint import Checkpoint
+from ..source import Matrix
 from .architectures import Architecture
 from .config import read_architecture, read_config, read_generation
 from .file import GGUFFile
@@ -63,6 +65,15 @@ class GGUFTensors(Checkpoint):
         if in_file.endswith(_VECTORS):
             return tensor[np.newaxis]
         return self._architecture.as_in_transformers(in_file, tensor, self._head_dim)
+
+    def matrix(self, name: str, transposed: bool = False) -> Matrix:
+        in_file = self._architecture.name_in_file(name)
+        blocks = self._blocks(in_file)
+        if blocks is not None:  # the rows of a file are the output features
+            rows = self._architecture.rows_in_transformers(in_file, blocks.data, self._head_dim)
+            return BlockMatrix(rows, blocks.dtype, blocks.in_features)
+        matrix = self[name]
+        return matrix.T if transposed else matrix
 
     def __contains__(self, name: str) -> bool:
         return super().__contains__(self._architecture.name_in_file(name))
