@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -259,6 +260,31 @@ TEST(Tiles, ProjectionsAreSumsOfSteps) {
   for (const char* const isa : {"amx_model", "amx"})
     if (tiles_of(isa).multiply_bf16 != nullptr)
       expect_projections(isa, {1, 2, 31, 32, 33, 64, 94, 100, 160}, &sum_of_steps), ++tested;
+  if (tested == 0) GTEST_SKIP() << "this machine runs no instruction set that has tiles";
+}
+
+/// A product without steps is 0, wherever its sums lie: here in memory that holds those of the call before.
+TEST(Tiles, NoFeaturesAreZeros) {
+  constexpr Index kQueries = 40, kKeys = 70;
+  int tested = 0;
+  for (const char* const isa : {"amx_model", "amx"}) {
+    if (tiles_of(isa).multiply_bf16 == nullptr) continue;
+    SCOPED_TRACE(isa);
+    ++tested;
+    set_isa(isa);
+    for (const Index dim : {32, 0}) {
+      const Array<BFloat16> query({1, kQueries, dim}, {0x4000}), key({1, kKeys, dim}, {0x3f80});
+      const Array<BFloat16> value({1, kKeys, 32}, {0x3f80});
+      Array<float> lse({1, kQueries}, 0);
+      Array<BFloat16> out({1, kQueries, 32}, {0});
+      AttentionOptions options;
+      options.num_threads = 1;
+      options.scale = 1;
+      scaled_dot_product_attention(query.view(), key.view(), value.view(), out.view(), lse.view(), options);
+      for (const float row : lse.data()) EXPECT_FLOAT_EQ(row, std::log(70.0f) + 2 * float(dim)) << dim;
+    }
+    set_isa(nullptr);
+  }
   if (tested == 0) GTEST_SKIP() << "this machine runs no instruction set that has tiles";
 }
 

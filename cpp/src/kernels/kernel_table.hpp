@@ -39,6 +39,9 @@ static_assert(kSpanKeys % kKeyBlock == 0);
 
 /// Most query rows of a tile for the decode kernel.
 constexpr int kMaxDecodeRows = 8;
+/// The same where tiles multiply for more rows: 6 rows take 0.74 of the time of the decode kernel, 8 rows 0.59, and 4
+/// rows 1.17 (4096 keys, D 128, Emerald Rapids: docs/decisions/0021).
+constexpr int kMaxDecodeRowsBesideTiles = 4;
 
 /// Where the keys and values of a tile lie: two matrices with rows of D and of Dv elements. Only one file of the
 /// kernels reads it, kernels/attention/key_value_source.hpp; the others ask that file block by block, so that another
@@ -434,6 +437,7 @@ struct DTypeKernels {
   /// decode_lanes, and neighbours along them contiguous.
   AttentionKernel decode;
   int decode_lanes;
+  int decode_rows;  // of more rows `attend` is faster
   void (*weights)(const AttentionTile& tile, void* scratch);  // out = softmax(scores)
   void (*scores)(const AttentionTile& tile, void* scratch);   // out = scores, masked ones minus infinity
   /// Statistics of softmax(scores). Values, out and lse of the tile are not used.

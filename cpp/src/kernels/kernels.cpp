@@ -147,6 +147,7 @@ constexpr DTypeKernels dtype_kernels() {
                        attention_kernel<AttendTile, S>(),
                        attention_kernel<DecodeTile, S>(),
                        DecodeTile<S>::kColumns,
+                       kHasTiles<ProductsOf<S>> ? kMaxDecodeRowsBesideTiles : kMaxDecodeRows,
                        &write_weights<S>,
                        &write_scores<S>,
                        &statistics_tile<S>,

@@ -76,6 +76,7 @@ class TileSteps {
         count_((block.rows + kTileRows - 1) / kTileRows * block.steps),
         rows_(0, block.rows) {
     point_at_rows();
+    if (block.steps == 0 && !block.adds) clear_sums();  // no step reaches them
   }
 
   MHA_INLINE void next() {
@@ -143,6 +144,12 @@ class TileSteps {
     step_ = 0;
     rows_ = TileRows(rows_.end(), block_.rows);
     point_at_rows();
+  }
+
+  __attribute__((noinline)) void clear_sums() const {
+    for (Index r = 0; r < block_.rows; ++r)
+      __builtin_memset(static_cast<char*>(block_.sums) + r * block_.sums_row, 0,
+                       std::size_t(block_.has_two_columns ? 2 * kTileBytes : kTileBytes));
   }
 
   template <class Visit>

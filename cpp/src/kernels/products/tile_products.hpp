@@ -179,12 +179,27 @@ struct TileOperands : PairOperands<TileProducts, kTileElements> {
         transpose_pairs(rows, c, pairs + c * kRow, kRow);
         beside(group * blocks + block, groups * blocks);
       }
-      for (Index c = present < kGroup ? 0 : blocks * kTransposedColumns; c < filled; ++c) {  // the rest, and zeros
+      if (present < kGroup) keep_keys(present, blocks * kTransposedColumns, pairs, kRow);
+      for (Index c = blocks * kTransposedColumns; c < filled; ++c) {  // the rest, and zeros
         auto* const column = reinterpret_cast<BFloat16*>(pairs + c * kRow);
-        for (Index i = c < blocks * kTransposedColumns ? present : 0; i < kGroup; ++i)
+        for (Index i = 0; i < kGroup; ++i)
           column[i] = i < present && c < columns ? rows[i][c * values.step] : BFloat16{0};
       }
     }
+  }
+
+ private:
+  /// Zeros follow the first `present` keys of a group in each of its columns, whatever stood there.
+  MHA_INLINE static void keep_keys(Index present, Index columns, Pair* pairs, Index row) {
+    using P = Packet<float>;
+    constexpr Index L = kLanes<float>;
+    alignas(kVectorBytes) std::uint16_t bits[kGroup];
+    for (Index i = 0; i < kGroup; ++i) bits[i] = i < present ? 0xffff : 0;
+    for (Index c = 0; c < columns; ++c)
+      for (Index pair = 0; pair < kTileColumns; pair += L) {
+        Pair* const at = pairs + c * row + pair;
+        TileProducts::store(at, P(Bits(TileProducts::load(at)) & load_vector<Bits>(bits + 2 * pair)));
+      }
   }
 };
 using RoundedTileOperands = RoundedPairOperands<TileProducts, kTileElements>;
