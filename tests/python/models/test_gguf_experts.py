@@ -24,8 +24,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 Array = np.ndarray[Any, Any]
 
-ARCHITECTURES = {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe"}
-CASES = ["mixtral", "qwen2_moe, in all layers", "qwen3_moe", "olmoe"]
+ARCHITECTURES = {
+    "mixtral": "llama",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "olmoe": "olmoe",
+    "gpt_oss": "gpt-oss",
+}
+CASES = ["mixtral", "qwen2_moe, in all layers", "qwen3_moe", "olmoe", "gpt_oss"]
 
 
 def _stacked(tensors: dict[str, Array]) -> dict[str, Array]:
@@ -38,6 +44,23 @@ def _stacked(tensors: dict[str, Array]) -> dict[str, Array]:
         else:
             others[name] = tensor
     return others | {name: np.stack([parts[i] for i in range(len(parts))]) for name, parts in stacks.items()}
+
+
+def _unfused(tensors: dict[str, Array]) -> dict[str, Array]:
+    """The tensors, with gate, up and down of gpt-oss as matrices [N, out, in] of their own."""
+    found = {}
+    for name, tensor in tensors.items():
+        stem, _, which = name.partition(".experts.")
+        if which not in ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"):
+            found[name] = tensor
+            continue
+        end = "bias" if which.endswith("_bias") else "weight"
+        rows = tensor if end == "bias" else tensor.swapaxes(1, 2)
+        parts = (
+            {"down_proj": rows} if which.startswith("down") else {"gate_proj": rows[:, ::2], "up_proj": rows[:, 1::2]}
+        )
+        found |= {f"{stem}.experts.{part}.{end}": array for part, array in parts.items()}
+    return found
 
 
 def write(path: Path, folder: Path, **changes: int) -> Path:
@@ -57,7 +80,15 @@ def write(path: Path, folder: Path, **changes: int) -> Path:
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    rope = config["rope_parameters"]
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if architecture == "gpt-oss":
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     count = config.get("num_local_experts", config.get("num_experts"))
     writer.add_expert_count(changes.get("expert_count", count))
     writer.add_expert_used_count(changes.get("expert_used_count", config["num_experts_per_tok"]))
@@ -65,12 +96,14 @@ def write(path: Path, folder: Path, **changes: int) -> Path:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
-    for name, tensor in _stacked(safetensors.load_file(folder / "model.safetensors")).items():
+    for name, tensor in _unfused(_stacked(safetensors.load_file(folder / "model.safetensors"))).items():
         if architecture == "llama" and (".q_proj." in name or ".k_proj." in name):  # pairs are neighbours
             half = config["hidden_size"] // config["num_attention_heads"] // 2
             heads = tensor.reshape(-1, 2, half, config["hidden_size"])
             tensor = heads.swapaxes(1, 2).reshape(tensor.shape)
         in_file = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if name.endswith(".sinks"):
+            in_file = f"{names.get_name(name)}.weight"
         assert in_file is not None, name
         writer.add_tensor(in_file, np.ascontiguousarray(tensor.squeeze()))
     writer.write_header_to_file()

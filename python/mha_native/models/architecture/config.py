@@ -32,7 +32,8 @@ class ExpertsConfig(NamedTuple):
     has_correction: bool = False  # whether scores are corrected where experts are chosen
     shared_dim: int | None = None  # F of the shared expert
     has_shared_gate: bool = False
-    is_packed: bool = False  # whether the files have the experts in blocks of MXFP4
+    # The tensors of files: one for each matrix of an expert, or for gpt-oss "stacked", or "mxfp4", stacked in blocks.
+    layout: str = ""
 
 
 class BlockConfig(NamedTuple):

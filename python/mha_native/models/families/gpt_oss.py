@@ -25,17 +25,17 @@ _BLOCK = 32
 
 
 class Names(BlockNames):
-    """The names of a layer whose experts are stacked in two tensors, [N, in, out] or in blocks of MXFP4."""
+    """The names of a layer, whose experts may be stacked in two tensors, [N, in, out] or in blocks of MXFP4."""
 
     def shapes(self, config: BlockConfig, i: int) -> Shapes:
         yield from super().shapes(config, i)
-        if config.experts is None:
+        if config.experts is None or not config.experts.layout:
             return
         count, inner, width = config.experts.num_experts, config.experts.feedforward_dim, config.embed_dim
         for stacked, (rows, columns) in {"gate_up_proj": (2 * inner, width), "down_proj": (width, inner)}.items():
-            name = f"{self.layer.format(i)}{self.expert}{stacked}"
+            name = self._stacked(stacked, i)
             yield f"{name}_bias", (count, rows)
-            if config.experts.is_packed:
+            if config.experts.layout == "mxfp4":
                 blocks = count, rows, columns // _BLOCK
                 yield from ((f"{name}_blocks", (*blocks, _BLOCK // 2)), (f"{name}_scales", blocks))
             else:
@@ -43,11 +43,11 @@ class Names(BlockNames):
 
     def read(self, config: BlockConfig, i: int, tensors: Tensors, dtype: np.dtype[Any]) -> dict[str, Matrix]:
         weights = super().read(config, i, tensors, dtype)
-        if config.experts is None:
+        if config.experts is None or not config.experts.layout:
             return weights
         for stacked, parts in _STACKED.items():
-            name = f"{self.layer.format(i)}{self.expert}{stacked}"
-            matrices = _unpacked(tensors, name) if config.experts.is_packed else tensors[name].swapaxes(1, 2)
+            name = self._stacked(stacked, i)
+            matrices = _unpacked(tensors, name) if config.experts.layout == "mxfp4" else tensors[name].swapaxes(1, 2)
             for expert, (matrix, bias) in enumerate(zip(matrices, tensors[f"{name}_bias"], strict=True)):
                 for first, part in enumerate(parts):
                     rows = slice(first, None, len(parts))
@@ -55,8 +55,13 @@ class Names(BlockNames):
                     weights[f"experts.{expert}.{part}.bias"] = in_dtype(np.ascontiguousarray(bias[rows]), dtype)
         return weights
 
+    def _stacked(self, name: str, i: int) -> str:
+        return f"{self.layer.format(i)}{self.expert.partition('{')[0]}{name}"
+
     def _matrices(self, config: BlockConfig, i: int) -> Mapping[str, dict[str, tuple[int, int]]]:
         found = super()._matrices(config, i)
+        if config.experts is None or not config.experts.layout:
+            return found
         return {name: parts for name, parts in found.items() if not next(iter(parts)).startswith("experts.")}
 
 
@@ -76,15 +81,12 @@ def _describe(family: Family, given: Entries, role: str, max_positions: int | No
     if not isinstance(quantization, dict) or quantization.get("quant_method") != "mxfp4":
         return described(family, given, role, max_positions)
     others = {name: value for name, value in given.values.items() if name != "quantization_config"}
-    config = described(family, given._replace(values=others), role, max_positions)
+    config = described(family, given._replace(values={**others, "experts_layout": "mxfp4"}), role, max_positions)
     (stack,) = config.stacks
     for name, size in (("hidden_size", config.embed_dim), ("intermediate_size", stack.blocks[0].feedforward_dim)):
         if size % _BLOCK:
             raise ValueError(f"{given.path}: {name} must be a multiple of {_BLOCK} for MXFP4; got {size}")
-    packed = [
-        block._replace(experts=block.experts and block.experts._replace(is_packed=True)) for block in stack.blocks
-    ]
-    return config._replace(stacks=(stack._replace(blocks=tuple(packed)),))
+    return config
 
 
 def _experts(entries: Entries, i: int) -> ExpertsConfig:
@@ -92,11 +94,12 @@ def _experts(entries: Entries, i: int) -> ExpertsConfig:
         num_experts=entries.size("num_local_experts"),
         experts_per_token=entries.size("num_experts_per_tok"),
         feedforward_dim=entries.size("intermediate_size"),
+        layout=entries.choice("experts_layout", "", "stacked", "mxfp4"),
     )
 
 
 (_STACK,) = LLAMA.stacks
-_BLOCKS = _STACK.blocks._replace(router="mlp.router", expert="mlp.experts.", sinks="self_attn.sinks")
+_BLOCKS = _STACK.blocks._replace(router="mlp.router", expert="mlp.experts.{}.", sinks="self_attn.sinks")
 
 FAMILY = LLAMA._replace(
     model_types=("gpt_oss",),
@@ -105,6 +108,7 @@ FAMILY = LLAMA._replace(
     stacks=(_STACK._replace(blocks=Names(*_BLOCKS)),),
     defaults={
         "hidden_act": "silu",
+        "experts_layout": "stacked",  # of this package: a GGUF file has another one
         "rms_norm_eps": 1e-5,
         "num_key_value_heads": 8,
         "head_dim": 64,

@@ -87,6 +87,13 @@ def _with_biases(names: Mapping[str, str], *parts: str) -> dict[str, str]:
     return {**names, **{theirs[:-6] + "bias": own[:-6] + "bias" for theirs, own in biased.items()}}
 
 
+_GPT_OSS = {theirs: own for theirs, own in _EXPERTS.items() if "ffn_norm" not in theirs}
+_GPT_OSS |= {
+    "blk.{}.post_attention_norm.weight": "layers.{}.post_attention_layernorm.weight",
+    "blk.{}.attn_sinks.weight": "layers.{}.self_attn.sinks",
+    "blk.{}.ffn_gate_inp.weight": "layers.{}.mlp.router.weight",
+}
+_GPT_OSS = _with_biases(_GPT_OSS, "_q", "_k", "_v", "attn_output", "_inp", "_exps.{}")
 _GPT_NEOX = {
     f"{theirs}.weight": f"{own}.weight"
     for theirs, own in {
@@ -191,6 +198,7 @@ ARCHITECTURES = {
     ),
     "qwen3moe": Architecture("qwen3_moe", _EXPERTS | _HEAD_NORMS, _SILU | {"norm_topk_prob": True}, has_experts=True),
     "olmoe": Architecture("olmoe", _EXPERTS | _HEAD_NORMS, _SILU | {"norm_topk_prob": False}, has_experts=True),
+    "gpt-oss": Architecture("gpt_oss", _GPT_OSS, {"experts_layout": ""}, has_experts=True),
     "gemma2": Architecture("gemma2", _DECODER | _FOUR_NORMS, _GEMMA, norms_add_one=True),
     "gemma3": Architecture("gemma3_text", _DECODER | _FOUR_NORMS | _HEAD_NORMS, _GEMMA, norms_add_one=True),
     "phi3": Architecture("phi3", _PHI3, _SILU, is_partial=True),

@@ -69,6 +69,7 @@ _FURTHER: dict[str, frozenset[str]] = {
     "olmo2": _WINDOWS,
     "exaone4": _WINDOWS,
     "cohere2": frozenset({"attention.sliding_window"}),
+    "gpt-oss": frozenset({"attention.sliding_window"}),
 }
 
 # Entries with only one supported value.
@@ -129,7 +130,13 @@ def read_config(file: GGUFFile) -> dict[str, Any]:
         config |= _experts(values, config)
     turned = _rotary_dim(values, config, architecture.is_partial)
     config["rope_parameters"] = _rope(file, values, config, turned)
-    if name == "phi3":
+    if name == "gpt-oss":
+        config["sliding_window"] = values.size("attention.sliding_window")
+        config["intermediate_size"] = config["moe_intermediate_size"]
+        config["rope_parameters"]["truncate"] = False
+        if config["rope_parameters"]["rope_type"] != "yarn":
+            raise ValueError(f"{file.path}: {values.name('rope.scaling.type')} must be yarn")
+    elif name == "phi3":
         config |= _phi3(file, values, config, turned)
     elif name in _GEMMA_LAYERS:
         config |= _gemma(values, config)
