@@ -217,3 +217,18 @@ def test_token_types_of_pairs(model_type: str, tmp_path: Path) -> None:
             expected = oracle(input_ids=torch.tensor([ids]), **given).last_hidden_state[0].numpy()
         actual = model.hidden_states(np.array(ids), np.array([0, len(ids)]), None, np.array(types))
         assert_close(actual, expected, EMBEDDING_BOUND * np.maximum(np.abs(expected), 1), label=f"{first}|{second}")
+
+
+@pytest.mark.parametrize("model_type", ["bert", "albert", "deberta-v2"])
+def test_attention_weights(model_type: str, tmp_path: Path) -> None:
+    save(tmp_path, model_type)
+    library = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    oracle = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="eager").double().eval()
+    model = SentenceEncoder.from_pretrained(tmp_path)
+    for text in ("the dog", "a the dog a dog b c d e f"):
+        with torch.no_grad():
+            expected = oracle(**library(text, return_tensors="pt"), output_attentions=True).attentions
+        tokens, weights = model.attention_weights(text)
+        assert len(tokens) == weights.shape[-1]
+        stacked = np.stack([layer[0].numpy() for layer in expected])
+        assert_close(weights, stacked, np.full(stacked.shape, EMBEDDING_BOUND), label=text)

@@ -6,11 +6,13 @@ Skipped without it.
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import saved_families
 import saved_seq2seq
 
 from mha_native.models import Seq2SeqLM
@@ -117,3 +119,35 @@ def test_texts_of_the_tokenizer(tmp_path: Path) -> None:
             tokens = oracle.generate(**given, do_sample=False, num_beams=2, max_new_tokens=10)[0]
         expected = library.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert model.generate(text, num_beams=2, max_new_tokens=10) == expected
+
+
+def _nllb(directory: Path, **settings: Any) -> Any:
+    """Save a tokenizer of NLLB with three languages, and return it."""
+    words = [*saved_families.SPECIAL[:4], "▁", "▁the", "▁dog", *"thedogaï", "th", "the", "do", "dog", "▁a"]
+    merges = [("t", "h"), ("th", "e"), ("▁", "the"), ("d", "o"), ("do", "g"), ("▁", "dog"), ("▁", "a")]
+    library = transformers.NllbTokenizer(
+        vocab={word: i for i, word in enumerate(dict.fromkeys(words))}, merges=merges, model_max_length=40,
+        additional_special_tokens=["eng_Latn", "fra_Latn", "deu_Latn"], **settings,
+    )  # fmt: skip
+    library.save_pretrained(directory)
+    return library
+
+
+@pytest.mark.parametrize("settings", [{}, {"src_lang": "fra_Latn"}, {"legacy_behaviour": True}], ids=str)
+def test_translations_of_nllb(settings: dict[str, Any], tmp_path: Path) -> None:
+    oracle = saved_seq2seq.save(tmp_path, "m2m_100")
+    library = _nllb(tmp_path, **settings)
+    model, target = Seq2SeqLM.from_pretrained(tmp_path), library.convert_tokens_to_ids("deu_Latn")
+    for text in ("the dog", "", " a naïve 東京 dog\n", "the " * 80):
+        given = library(text, return_tensors="pt", truncation=True, max_length=40)
+        rules = {"num_beams": 3, "max_new_tokens": 10}
+        with torch.no_grad():
+            expected = oracle.generate(**given, do_sample=False, forced_bos_token_id=target, **rules)[0]
+        assert model.tokenize(text).tolist() == given["input_ids"][0].tolist()
+        found = model.generate_tokens(text, forced_first_token=target, **rules)
+        assert found.tokens.tolist() == expected[1 : 1 + len(found.tokens)].tolist()
+        assert found.tokens[0] == target
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"src_lang": "deu_Latn"}))
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json: src_lang must be the language that .*'deu_Latn'"):
+        Seq2SeqLM.from_pretrained(tmp_path)

@@ -97,14 +97,13 @@ class DisentangledLayer:
         from_rows = _products(self._queries, key, num_threads)
         begin = 0
         for end in ends:
-            length = end - begin
-            rows = rows_of_distances(self._config, length)
-            mask = np.zeros((len(query), length, length), query.dtype)
+            rows = rows_of_distances(self._config, end - begin)
+            terms = []
             if to_rows is not None:  # the last row comes first
-                mask += _by_distance(to_rows[:, begin:end], 2 * self._config.span - 1 - rows[::-1])
+                terms.append(_by_distance(to_rows[:, begin:end], 2 * self._config.span - 1 - rows[::-1]))
             if from_rows is not None:
-                mask += _by_distance(from_rows[:, begin:end], rows).swapaxes(1, 2)
-            yield mask
+                terms.append(_by_distance(from_rows[:, begin:end], rows).swapaxes(1, 2))
+            yield np.add(*terms, order="C") if len(terms) == 2 else np.ascontiguousarray(terms[0])
             begin = end
 
     def finish(self, x: NDArray[Any], heads: NDArray[Any], num_threads: int | None) -> NDArray[Any]:

@@ -89,6 +89,9 @@ _STEPS = {
     },
 }
 
+# The language of texts by default, and its place among the tokens that are added to a text.
+_LANGUAGE = {"NllbTokenizer": ("eng_Latn", 0), "MBartTokenizer": ("en_XX", -1)}
+
 # These classes ignore tokenizer.json for two values: the prefix of pieces inside a word, and the length in characters
 # of the longest word that they split.
 _WORD_PIECES = ("##", 100)
@@ -155,6 +158,8 @@ def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None
     steps = [step.get("type") for part in (normalizer, library.pre_tokenizer) for step in _steps_of(part)]
     for key, (step, adds, default) in _STEPS.get(kind or "", {}).items():
         _check_same(path, key, values.get(key, default), (step in steps) is adds, "text processing")
+    if kind in _LANGUAGE:
+        _check_language(path, library, values, *_LANGUAGE[kind])
     ends = [_content(values.get(key, default)) for key, default in (("cls_token", "[CLS]"), ("sep_token", "[SEP]"))]
     if kind in _STEPS and not (None not in ends and _has_ends(library, *ends)):
         raise ValueError(f"{path}: cls_token and sep_token must be the first and the last token of texts; got {ends}")
@@ -220,6 +225,18 @@ def _has_ends(library: Any, first: str, last: str) -> bool:
     text: list[int] = library.encode("a", add_special_tokens=False).ids
     ends = library.token_to_id(first), library.token_to_id(last)
     return bool(text) and None not in ends and library.encode("a").ids == [ends[0], *text, ends[1]]
+
+
+def _check_language(path: Path, library: Any, values: Mapping[str, Any], default: str, place: int) -> None:
+    """Raise ValueError unless tokenizer.json adds the language of tokenizer_config.json to texts."""
+    language = values.get("src_lang") or default
+    number = library.token_to_id(language) if isinstance(language, str) else None
+    added = library.encode("").ids
+    if number is None or len(added) != 2 or added[-1 if values.get("legacy_behaviour") else place] != number:
+        words = [library.id_to_token(token) for token in added]
+        raise ValueError(
+            f"{path}: src_lang must be the language that tokenizer.json adds to texts, {words}; got {shown(language)}"
+        )
 
 
 def _content(token: Any) -> Any:
