@@ -105,6 +105,13 @@ class BlockMatrix:
         return f"BlockMatrix({list(self.shape)}, dtype={self.dtype!r})"
 
 
+def rows_of(matrix: Any, rows: slice) -> Any:
+    """Return ``matrix[rows]`` of an array or a BlockMatrix, contiguous."""
+    if not isinstance(matrix, BlockMatrix):
+        return np.ascontiguousarray(matrix[rows])
+    return BlockMatrix(matrix.data[rows], matrix.dtype, matrix.in_features)
+
+
 def split_rows(matrix: Any, places: Sequence[int]) -> list[Any]:
     """Return the parts of an array or a BlockMatrix between rows, as ``numpy.split`` does."""
     if not isinstance(matrix, BlockMatrix):

@@ -82,8 +82,8 @@ def save(directory: Path, name: str) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64, **options).eval()
 
 
-def _assert_logits(directory: Path, oracle: Any) -> None:
-    found = logits(opened(directory), SEQUENCES)
+def _assert_logits(directory: Path, oracle: Any, weight_dtype: str | None = None) -> None:
+    found = logits(opened(directory, weight_dtype=weight_dtype), SEQUENCES)
     for tokens, actual in zip(SEQUENCES, found, strict=True):
         with torch.no_grad():
             expected = oracle(input_ids=torch.tensor([tokens])).logits[0].numpy()
@@ -111,7 +111,14 @@ def test_blocks_of_mxfp4(tmp_path: Path) -> None:
     options = {"attn_implementation": "eager", "experts_implementation": "eager", "dtype": torch.float32}
     numbers = transformers.Mxfp4Config(dequantize=True)
     oracle = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=numbers, **options).eval()
-    _assert_logits(tmp_path, oracle.to(torch.float64))
+    _assert_logits(tmp_path, oracle.to(torch.float64), "float32")
+    in_blocks = opened(tmp_path)
+    numbers_of_experts = 2 * sum(tensor.size for stem, tensor in tensors.items() if stem.endswith("_blocks"))
+    assert in_blocks.weight_bytes()["mxfp4"] == numbers_of_experts // 32 * 17
+    # Rows in 8 bits.
+    in_numbers = logits(opened(tmp_path, weight_dtype="float32"), SEQUENCES)
+    for rough, exact in zip(logits(in_blocks, SEQUENCES), in_numbers, strict=True):
+        assert np.linalg.norm(rough - exact) < 0.05 * np.linalg.norm(exact)
     scales = next(stem for stem in tensors if stem.endswith("_scales"))
     tensors[scales][0, 0, 0] = 255
     safetensors.save_file(tensors, path, {"format": "pt"})

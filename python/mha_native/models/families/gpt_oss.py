@@ -1,15 +1,16 @@
 """gpt-oss: experts with biases and a clamped activation, sinks of heads, and windows in every other layer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...functions.block_matrix import BlockMatrix, rows_of
 from ..architecture.config import ATTENTION, FEED_FORWARD, BlockConfig, ExpertsConfig, ModelConfig
 from ..architecture.family import GENERATION, Family, described
 from ..architecture.norms import in_dtype
 from ..architecture.tensor_names import BlockNames
+from ..files.block_scales import is_finite
 from ..files.entries import Entries
 from ..files.source import Matrix, Shapes, Tensors
 from .gemma2 import is_sliding
@@ -19,9 +20,7 @@ from .mistral import window
 # The two tensors of all experts, and the products whose rows they have by turns.
 _STACKED = {"gate_up_proj": ("gate", "up"), "down_proj": ("down",)}
 
-# The numbers of the codes of MXFP4, and how many of them have one scale.
-_CODES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-_BLOCK = 32
+_BLOCK = 32  # the numbers of MXFP4 that have one scale
 
 
 class Names(BlockNames):
@@ -47,11 +46,12 @@ class Names(BlockNames):
             return weights
         for stacked, parts in _STACKED.items():
             name = self._stacked(stacked, i)
-            matrices = _unpacked(tensors, name) if config.experts.layout == "mxfp4" else tensors[name].swapaxes(1, 2)
+            is_packed = config.experts.layout == "mxfp4"
+            matrices: Iterable[Matrix] = _in_blocks(tensors, name) if is_packed else tensors[name].swapaxes(1, 2)
             for expert, (matrix, bias) in enumerate(zip(matrices, tensors[f"{name}_bias"], strict=True)):
                 for first, part in enumerate(parts):
                     rows = slice(first, None, len(parts))
-                    weights[f"experts.{expert}.{part}.weight"] = in_dtype(np.ascontiguousarray(matrix[rows]), dtype)
+                    weights[f"experts.{expert}.{part}.weight"] = in_dtype(rows_of(matrix, rows), dtype)
                     weights[f"experts.{expert}.{part}.bias"] = in_dtype(np.ascontiguousarray(bias[rows]), dtype)
         return weights
 
@@ -65,15 +65,18 @@ class Names(BlockNames):
         return {name: parts for name, parts in found.items() if not next(iter(parts)).startswith("experts.")}
 
 
-def _unpacked(tensors: Tensors, name: str) -> Iterator[NDArray[np.float32]]:
-    """Yield the matrices [out, in] of a tensor in blocks, one expert after another, without rounding."""
+def _in_blocks(tensors: Tensors, name: str) -> Iterator[BlockMatrix]:
+    """Yield the matrices [out, in] of a tensor in MXFP4, one expert after another."""
     packed: Any = tensors[f"{name}_blocks"], tensors[f"{name}_scales"]
-    for blocks, scales in zip(*packed, strict=True):
-        codes = np.stack([blocks & 15, blocks >> 4], axis=-1)  # the first number of a byte in its low bits
-        matrix = np.ldexp(_CODES[codes], scales[..., None, None].astype(np.int32) - 127)
-        if not np.isfinite(matrix).all():
+    for codes, scales in zip(*packed, strict=True):
+        # A byte of these files has two neighbours, a byte of a block two numbers 16 apart; the first has the low bits.
+        numbers = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*scales.shape, _BLOCK)
+        halves = numbers[..., : _BLOCK // 2] | numbers[..., _BLOCK // 2 :] << 4
+        data = np.concatenate([scales[..., None], halves], axis=-1).reshape(len(scales), -1)
+        matrix = BlockMatrix(data, "mxfp4", _BLOCK * scales.shape[1])
+        if not is_finite(matrix):
             raise ValueError(f"{name}_scales must be such that numbers are finite; got {int(scales.max())}")
-        yield matrix.reshape(len(matrix), -1)
+        yield matrix
 
 
 def _describe(family: Family, given: Entries, role: str, max_positions: int | None = None) -> ModelConfig:
