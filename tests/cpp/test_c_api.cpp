@@ -338,14 +338,16 @@ TEST(CApi, WhatOnlyCCanGetWrongNamesTheFunctionAndTheArgument) {
   expect_failure(MHA_DTYPE_ERROR, mha_cache_create(&of_cache, &cache), {"mha_cache_create: dtype: expected an mha_d"});
   expect_failure(MHA_INVALID_ARGUMENT, mha_cache_reorder(nullptr, nullptr), {"mha_cache_reorder: cache: a null"});
 
-  const mha_layer_config of_layer = {8, 2, 0, 0, 0, 0, 0, 0, false, false, 7};
+  const mha_layer_config of_layer = {8, 2, 0, 0, 0, 0, 0, 0, false, false, kNumWeightFormats};
   const mha_linear_weights linear = {&good, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN},
                            bad_linear = {&of_no_dtype, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
   const mha_layer_weights weights = {linear, linear, linear, linear, nullptr, nullptr},
                           bad_weights = {linear, bad_linear, linear, linear, nullptr, nullptr};
   mha_layer* layer = nullptr;
   expect_failure(MHA_INVALID_ARGUMENT, mha_layer_create(&of_layer, &weights, &layer),
-                 {"mha_layer_create: weight_format: expected an mha_weight_format, 0 to 3; got 7"});
+                 {("mha_layer_create: weight_format: expected an mha_weight_format, 0 to " +
+                   std::to_string(kNumWeightFormats - 1) + "; got " + std::to_string(kNumWeightFormats))
+                      .c_str()});
   expect_failure(MHA_DTYPE_ERROR, mha_layer_create(&of_layer, &bad_weights, &layer),
                  {"mha_layer_create: key: expected"});
   const mha_feed_forward_weights of_rows = {linear, linear, {}};

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "arrays.hpp"
@@ -285,9 +286,10 @@ TEST(CApiWeightFormats, WhatIsRefused) {
   weights.query.weight = weights.key.weight = weights.value.weight = weights.out.weight = &c_square;
   l.c_config.kdim = l.c_config.vdim = 0;
   mha_layer* layer = nullptr;
-  l.c_config.weight_format = 14;
+  l.c_config.weight_format = kNumWeightFormats;
+  const std::string got = "got " + std::to_string(kNumWeightFormats);
   expect_failure(MHA_INVALID_ARGUMENT, mha_layer_create(&l.c_config, &weights, &layer),
-                 {"mha_weight_format", "got 14"});
+                 {"mha_weight_format", got.c_str()});
   l.c_config.weight_format = MHA_WEIGHT_FORMAT_INT8;
   weights.query = weights.key = weights.value = {&c_bytes, nullptr, &c_scale};
   weights.out.weight = &c_bytes;
