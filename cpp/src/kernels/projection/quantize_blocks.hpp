@@ -70,8 +70,12 @@ MHA_INLINE float quantize_block(const float* x, std::int8_t* out, Take take) {
     const Ints magnitude = Ints(load_vector<Bits>(x + k) & 0x7fffffff);
     largest = magnitude > largest ? magnitude : largest;
   }
+#ifdef EIGEN_VECTORIZE_AVX512
+  const std::int32_t bits = _mm512_reduce_max_epi32(__m512i(largest));
+#else
   std::int32_t bits = 0;
   for (int i = 0; i < kLanes<float>; ++i) bits = largest[i] > bits ? largest[i] : bits;
+#endif
   float most;
   __builtin_memcpy(&most, &bits, sizeof most);
   most = most > kLeastQuantizedMax ? most : kLeastQuantizedMax;

@@ -135,6 +135,32 @@ def _make_linear(rng: Generator) -> Made:
     return mha.Linear, {"in_features": FEATURES, "out_features": INNER} | layer_arguments(rng)
 
 
+def _block_matrix() -> mha.BlockMatrix:
+    return mha.BlockMatrix(np.full((INNER, 34), 7, np.uint8), "q8_0", 32)
+
+
+@entry("BlockMatrix constructor")
+def _make_block_matrix(_: Generator) -> Made:
+    return mha.BlockMatrix, {"data": np.full((INNER, 34), 7, np.uint8), "dtype": "q8_0", "in_features": 32}
+
+
+@entry("BlockMatrix.dequantize")
+def _dequantize(rng: Generator) -> Made:
+    return _block_matrix().dequantize, some(rng, {"num_threads": 2})
+
+
+@entry("BlockMatrix.take")
+def _take_rows(_: Generator) -> Made:
+    return _block_matrix().take, {"rows": np.array([0, 1, 0])}
+
+
+@entry("Linear of a BlockMatrix")
+def _linear_of_blocks(rng: Generator) -> Made:
+    out = np.zeros((BATCH, 3, INNER), np.float32)
+    layer = mha.Linear.from_weights(_block_matrix())
+    return layer, {"x": normal(rng, BATCH, 3, 32)} | some(rng, {"out": out, "num_threads": 2})
+
+
 @entry("FeedForward constructor")
 def _make_feed_forward(rng: Generator) -> Made:
     arguments = {"embed_dim": FEATURES, "feedforward_dim": INNER} | some(rng, {"activation": "gelu", "gated": True})
