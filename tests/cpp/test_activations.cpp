@@ -1,6 +1,7 @@
 // The activations, as a projection applies them to its results.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -168,9 +169,12 @@ TYPED_TEST(ActivationsOf, ActivationsAreAccurateAtEverySize) {
 TYPED_TEST(ActivationsOf, ActivationsOfWhatIsNotFinite) {
   using T = TypeParam;
   this->on_every_isa([&](const DTypeKernels& kernels) {
-    for (Activation activation : kActivations)
+    for (Activation activation : kActivations) {
+      const bool is_clamped = activation == Activation::swiglu_oai;
+      const T largest = is_clamped ? activated<T>(kernels, activation, {T(7)})[0] : kInf<T>;
       EXPECT_TRUE(same_bits(activated<T>(kernels, activation, {kNaN<T>, kInf<T>, -kInf<T>, -kNaN<T>}),
-                            {kNaN<T>, kInf<T>, T(0), kNaN<T>}));
+                            {kNaN<T>, largest, T(0), kNaN<T>}));
+    }
   });
 }
 
@@ -213,12 +217,14 @@ TYPED_TEST(ActivationsOf, AGateMultipliesTheResultsOfAnotherPanel) {
           const std::vector<T> weight = random<T>((in_features + 1) * width, seed++);
           std::memcpy(panel->lines.data(), weight.data(), weight.size() * sizeof(T));
         }
-        for (Activation activation : {Activation::none, Activation::silu}) {
+        for (Activation activation : {Activation::none, Activation::silu, Activation::swiglu_oai}) {
           std::vector<T> expected(static_cast<std::size_t>(rows * width), kNaN<T>), factors = expected;
           project<T>(kernels, up.tile(x.data(), rows, factors.data()));
           ProjectionTile tile = gate.tile(x.data(), rows, expected.data());
           tile.activation = activation;
           project<T>(kernels, tile);
+          if (activation == Activation::swiglu_oai)
+            for (T& factor : factors) factor = std::clamp(factor, T(-7), T(7)) + T(1);
           for (std::size_t i = 0; i < expected.size(); ++i) expected[i] *= factors[i];
 
           std::vector<T> out(expected.size(), kNaN<T>);

@@ -354,8 +354,8 @@ TEST(CApi, WhatOnlyCCanGetWrongNamesTheFunctionAndTheArgument) {
   mha_feed_forward* feed_forward = nullptr;
   expect_failure(MHA_INVALID_ARGUMENT, mha_feed_forward_create(&of_rows, 9, 0, &feed_forward),
                  {"mha_feed_forward_create: activation: expected an mha_activation, 0 to 5; got 9"});
-  const mha_transformer_layer of_stack = {nullptr, nullptr, nullptr, nullptr, nullptr,
-                                          nullptr, 0,       nullptr, nullptr, nullptr, nullptr};
+  const mha_transformer_layer of_stack = {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+                                          0,       nullptr, nullptr, nullptr, nullptr};
   mha_transformer* stack = nullptr;
   expect_failure(MHA_INVALID_ARGUMENT, mha_transformer_create(&of_stack, 1, nullptr, &stack),
                  {"mha_transformer_create: layers[0].self_attention: a null pointer"});

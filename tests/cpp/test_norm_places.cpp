@@ -44,7 +44,7 @@ Rows parts_in_order(const TransformerLayer& layer, const Rows& x, const Rows& me
     if (!norm_first) normalize(own_norm, y);
   };
   const auto attend = [&](const TensorView& in) { layer.self_attention.forward(in, in, in, part.view()); };
-  const auto feed_forward = [&](const TensorView& in) { layer.feed_forward.forward(in, part.view()); };
+  const auto feed_forward = [&](const TensorView& in) { layer.feed_forward->forward(in, part.view()); };
   if (layer.norm_placement == NormPlacement::parallel) {
     Rows in = x;
     normalize(layer.norm1, in);

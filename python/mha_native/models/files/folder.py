@@ -67,7 +67,7 @@ class FolderSource:
 
     def tensors(self, shapes: Iterable[tuple[str, tuple[int, ...]]], prefix: str = "") -> Checkpoint:
         """Return the tensors of `shapes`. In the files names may begin with `prefix`."""
-        quantization = read_quantization(Entries(self.path, self.config))
+        quantization = read_quantization(Entries(self.path, self.config), by_families=["mxfp4"])
 
         def opened(folder: Path) -> TensorFiles:
             file = open_weights(folder)

@@ -1,5 +1,6 @@
 """The entry quantization_config of config.json: the way in which the matrices of a folder are quantized."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...functions.messages import shown
@@ -28,8 +29,10 @@ class Quantization(NamedTuple):
     zeros_are_less: bool  # whether the file has the zero points minus 1
 
 
-def read_quantization(entries: Entries) -> Quantization | None:
+def read_quantization(entries: Entries, by_families: Sequence[str] = ()) -> Quantization | None:
     """Read quantization_config, an entry of config.json; None if it is absent or empty.
+
+    None also for the methods `by_families`, whose tensors a family reads itself.
 
     Raises ValueError, with advice, if the method or one of its options is unsupported.
     """
@@ -41,6 +44,8 @@ def read_quantization(entries: Entries) -> Quantization | None:
         return ValueError(f"{entries.path}: quantization_config must {rule}; got {shown(given)}: {_ADVICE}")
 
     method = given.get("quant_method") if isinstance(given, dict) else None
+    if method in by_families:
+        return None
     if method not in (AWQ, GPTQ):
         name = "" if method is None else f", not {shown(method)}"
         raise refused(f"be absent, or have quant_method {AWQ!r} or {GPTQ!r}{name}")
