@@ -184,8 +184,8 @@ bool Int4Row::pack() {
 
 void Int4Row::unpack() {
   for (Index group = 0; group < groups_; ++group) {
-    const int m =
-        words_[static_cast<std::size_t>(multipliers_of(group))] >> place_of_multiplier(group) & std::uint32_t{15};
+    const std::uint32_t multipliers = words_[static_cast<std::size_t>(multipliers_of(group))];
+    const int m = static_cast<int>(multipliers >> place_of_multiplier(group) & 15);
     for (Index i = 0; i < kGroup; ++i) {
       const std::uint32_t word = words_[static_cast<std::size_t>(words_of(group) + word_of_code(i))];
       const int bits = static_cast<int>(word >> place_of_code(i) & 15);

@@ -48,7 +48,7 @@ def test_the_pretrained_model_says_the_same(model_directory: Path) -> None:
     sentences = _sentences() + [entry["text"] for entry in entries if len(entry["text"].split()) > 2]
     assert len(set(sentences)) >= 200
     exact = SentenceEncoder.from_pretrained(model_directory).encode(sentences)
-    for weight_dtype in ("bfloat16", "int8"):
+    for weight_dtype in ("bfloat16", "int8", "int4"):
         model = SentenceEncoder.from_pretrained(model_directory, weight_dtype=weight_dtype)
         cosines = (exact * model.encode(sentences)).sum(1)
         worst = int(np.argmin(cosines))

@@ -94,7 +94,7 @@ SCORE_STAGES = ("scaled", "capped", "masked")
 # What an element of a sentence embedding of length 1 may be off by, after all layers: the promise of docs/numerics.md.
 EMBEDDING_BOUND = 1e-5
 # Of embeddings in fewer bits, of layers or of weights, with those in float32; likewise.
-LEAST_COSINE = {"float16": 0.999, "bfloat16": 0.999, "int8": 0.99}
+LEAST_COSINE = {"float16": 0.999, "bfloat16": 0.999, "int8": 0.99, "int4": 0.95}
 
 
 def gamma(n: float, eps: float) -> float:
