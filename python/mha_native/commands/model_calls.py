@@ -37,8 +37,9 @@ def language_model(options: argparse.Namespace) -> CausalLM:
     else:
         with names_of_options("max_length"):
             model = loaded(lambda: CausalLM.from_pretrained(options.model, max_length=options.max_length, **formats))
-    if BLOCK_FORMATS.keys() & model.weight_bytes.keys():
-        sizes = ", ".join(f"{name} {count / 1e6:,.1f} MB" for name, count in model.weight_bytes.items())
+    stored = model.weight_bytes if options.weight_dtype is None else {}
+    if BLOCK_FORMATS.keys() & stored.keys():
+        sizes = ", ".join(f"{name} {count / 1e6:,.1f} MB" for name, count in stored.items())
         complain(f"weights in the formats of the file: {sizes}; --weight-dtype float32 expands them")
     return model
 

@@ -1,5 +1,6 @@
 """The computation of a model: front ends, stacks of layers, and a language head."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...functions.arrays import widened
 from ...functions.block_matrix import BLOCK_FORMATS, BlockMatrix
-from ...functions.dtypes import dtype_name, packed_state, unpacked_state
+from ...functions.dtypes import LAYER_DTYPES, checked_dtype, dtype_name, packed_state, unpacked_state
 from ...functions.kv_cache import KVCache
 from ...functions.messages import in_the_name_of
 from ...layers._layer_options import in_dtype_of_scores, merged_options
@@ -20,9 +21,6 @@ from ..generation.engine import CachedModel, NewTokens, read_padded
 from ..text.batching import batches, packed
 from .build import each_once, make_stack, rotary_tables, with_rotary
 from .config import HeadConfig, ModelConfig, StackConfig
-
-# Bits of a weight in the formats without blocks.
-_BITS = {"float64": 64, "float32": 32, "bfloat16x3": 32, "float16": 16, "bfloat16": 16, "int8": 8}
 
 # The largest number of logits that are computed at once for more rows than one: 32 MiB in float64.
 _MOST_LOGITS = 1 << 22
@@ -159,7 +157,7 @@ class Model:
                     formats = leaf.weight_formats()
                     shapes = leaf._state_shapes(formats)
                     for name, stored in formats.items():
-                        found[stored] += _bytes_of(shapes[name], stored)
+                        found[stored] += _bytes_of(leaf, name, shapes[name], stored)
         return dict(found.most_common())
 
     def astype(self, dtype: np.dtype[Any]) -> "Model":
@@ -287,13 +285,14 @@ class Model:
         Model.__init__(self, saved["config"], stacks, saved["head"])
 
 
-def _bytes_of(shape: tuple[int, ...], stored: str) -> int:
-    """Return the bytes of the numbers of a matrix in a format."""
-    rows, features = shape
+def _bytes_of(leaf: Any, name: str, shape: tuple[int, ...], stored: str) -> int:
+    """Return the bytes of the matrix `name` of a layer in the format `stored`."""
     if stored in BLOCK_FORMATS:
         of_block, size = BLOCK_FORMATS[stored]
-        return rows * features // of_block * size
-    return rows * features * _BITS[stored] // 8
+        return math.prod(shape) // of_block * size
+    if stored in LAYER_DTYPES:
+        return math.prod(shape) * checked_dtype("weight_bytes", stored).itemsize
+    return int(leaf.state_dict()[name].nbytes)
 
 
 def _converted(norm: Any, dtype: np.dtype[Any]) -> Any:

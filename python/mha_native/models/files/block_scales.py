@@ -1,26 +1,46 @@
 """The scales of blocks, which can be NaN or infinite in a damaged file."""
 
+import functools
+
 import numpy as np
+from numpy.typing import NDArray
 
 from ...functions.block_matrix import BLOCK_FORMATS, BlockMatrix
 
-# The places of the numbers of float16 in a block.
-_HALVES = {
-    "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q8_0": (0,), "q4_k": (0, 2), "q5_k": (0, 2),
-    "q6_k": (208,), "iq4_nl": (0,),
-}  # fmt: skip
-
-_INFINITE_HALF = 0x7C  # the bits of the exponent in the second byte of NaN and infinity
-
-# The scale of MXFP4 is a power of 2, whose exponent is the first byte. From this one on the largest element, 6 times
-# the scale, is infinite in float32.
-_FIRST_INFINITE = 253
+# The bytes of a block with large integers and finite scales in every format.
+_USUAL = 0x77
 
 
 def is_finite(matrix: BlockMatrix) -> bool:
-    """Return whether all elements are finite."""
+    """Return whether all elements are finite, by the bytes of their scales alone."""
     blocks = matrix.data.reshape(-1, BLOCK_FORMATS[matrix.dtype][1])
-    if matrix.dtype == "mxfp4":
-        return bool(blocks[:, 0].max() < _FIRST_INFINITE)
-    # The bits of all exponents, one after another, so that NumPy reads each once.
-    return not any(np.any(blocks[:, place + 1] & _INFINITE_HALF == _INFINITE_HALF) for place in _HALVES[matrix.dtype])
+    return not any(damaged[blocks[:, place]].any() for place, damaged in _bytes_of_scales(matrix.dtype).items())
+
+
+@functools.cache
+def _bytes_of_scales(dtype: str) -> dict[int, NDArray[np.bool_]]:
+    """Return the places in a block where a byte can make elements infinite or NaN, each with the flags [256] of bytes.
+
+    The core is asked about blocks of usual bytes with another one. A number of float16 has one such byte, with its
+    exponent; the exponent of MXFP4 is another.
+    """
+    size = BLOCK_FORMATS[dtype][1]
+    places = np.arange(size)
+    found = np.zeros(size, bool)
+    for byte in (0x7F, 0xFF):
+        blocks = np.full((size, size), _USUAL, np.uint8)
+        blocks[places, places] = byte
+        found |= _has_others(blocks, dtype)
+    every = {}
+    for place in np.flatnonzero(found):
+        blocks = np.full((256, size), _USUAL, np.uint8)
+        blocks[:, place] = np.arange(256)
+        every[int(place)] = _has_others(blocks, dtype)
+    return every
+
+
+def _has_others(blocks: NDArray[np.uint8], dtype: str) -> NDArray[np.bool_]:
+    """Return whether each block has elements that are not finite."""
+    elements = BlockMatrix(blocks, dtype, BLOCK_FORMATS[dtype][0]).dequantize()
+    others: NDArray[np.bool_] = np.logical_not(np.isfinite(elements)).max(1)
+    return others

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...functions.block_matrix import BlockMatrix
 from ...functions.messages import listed
+from .gguf.element_types import BLOCKS
 from .quantization import AWQ, Quantization
 from .tensor_file import TensorEntry, TensorFiles
 
@@ -106,7 +107,7 @@ class GroupedWeights(TensorFiles):
             into["q"] = pairs[..., 0, :] | pairs[..., 1, :] << 4
 
         self._unpack(name, fill)
-        return BlockMatrix(blocks.view(np.uint8), "q4_0" if is_symmetric else "q5_0", features)
+        return BlockMatrix(blocks.view(np.uint8), BLOCKS["Q4_0" if is_symmetric else "Q5_0"], features)
 
     def _with_matrices(self) -> dict[str, TensorEntry]:
         """Return the entries of the file, with one entry in place of the tensors of a quantized matrix."""
