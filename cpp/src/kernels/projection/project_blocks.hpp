@@ -274,11 +274,11 @@ struct BlockRows {
     constexpr Index L = kLanes<float>;
     constexpr int kPartsOfChunk = kFormat == WeightFormat::q6_k ? 2 : 1;
     const unsigned char* small = unit + kPanel.bytes_at() + column;
-    if (column == 0) strip.prefetch(unit + kPanel.numbers_at(), kPanel.size() - kPanel.numbers_at());
+    constexpr Index kChunks = kPanel.features / kCodeFeatures, kShare = kPanel.size() / kChunks;  // of the panel
     Ints totals[M][N] = {};
     const unsigned char* codes = unit + 4 * column;
-    for (Index chunk = 0; chunk < kPanel.features / kCodeFeatures; ++chunk) {
-      if (column == 0) strip.prefetch(codes, kPanel.code_bytes());
+    for (Index chunk = 0; chunk < kChunks; ++chunk) {
+      if (column == 0) strip.prefetch(unit + chunk * kShare, kShare);
 #pragma GCC unroll 1
       for (int part = 0; part < kPartsOfChunk; ++part) {
         Sums sums;
