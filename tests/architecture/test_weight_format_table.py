@@ -17,7 +17,8 @@ SPELLINGS = re.findall(ROW, TABLE.read_text(encoding="utf-8"), re.M)
 OF_NUMBERS = set(SPELLINGS) - set(_core.block_formats())
 
 # Names of dtypes, too: a string is a weight format where it is compared with one, or stands in a list of all of them.
-SHARED = {"bfloat16", "int8"}
+# "mxfp4" is a way of config.json to quantize, too.
+SHARED = {"bfloat16", "int8", "mxfp4"}
 
 SOURCES = sorted((ROOT / "python" / "mha_native").rglob("*.py")) + sorted(
     path for path in CPP.rglob("*") if path.suffix in (".cpp", ".hpp", ".h")

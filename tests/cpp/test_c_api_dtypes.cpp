@@ -147,10 +147,10 @@ TEST(CApiWeightFormats, Layer) {
     const mha_tensor matrices[] = {c_tensor(l.query), c_tensor(l.key), c_tensor(l.value), c_tensor(l.out)};
     const mha_tensor bias = c_tensor(l.bias);
     mha_layer_weights weights = {};
-    weights.query = {&matrices[0], &bias, nullptr};
+    weights.query = {&matrices[0], &bias, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
     weights.key.weight = &matrices[1];
     weights.value.weight = &matrices[2];
-    weights.out = {&matrices[3], &bias, nullptr};
+    weights.out = {&matrices[3], &bias, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
     const Owned<mha_layer> c = c_layer(l.c_config, weights);
     EXPECT_EQ(mha_layer_config_of(c.get()).weight_format, static_cast<mha_weight_format>(format));
     EXPECT_EQ(mha_layer_dtype(c.get()), MHA_DTYPE_f32);
@@ -187,10 +187,10 @@ TEST(CApiWeightFormats, ALayerTakesTheIntegersThatItGives) {
     c_integers[i] = c_tensor(integers[i]);
     c_scales[i] = c_tensor(scales[i]);
   }
-  const mha_layer_weights stored = {{&c_integers[0], nullptr, &c_scales[0]},
-                                    {&c_integers[1], nullptr, &c_scales[1]},
-                                    {&c_integers[2], nullptr, &c_scales[2]},
-                                    {&c_integers[3], nullptr, &c_scales[3]},
+  const mha_layer_weights stored = {{&c_integers[0], nullptr, &c_scales[0], MHA_WEIGHT_FORMAT_PLAIN},
+                                    {&c_integers[1], nullptr, &c_scales[1], MHA_WEIGHT_FORMAT_PLAIN},
+                                    {&c_integers[2], nullptr, &c_scales[2], MHA_WEIGHT_FORMAT_PLAIN},
+                                    {&c_integers[3], nullptr, &c_scales[3], MHA_WEIGHT_FORMAT_PLAIN},
                                     nullptr,
                                     nullptr};
   EXPECT_OK(mha_layer_copy_weights(layer.get(), &stored));
@@ -220,7 +220,8 @@ TEST(CApiWeightFormats, FeedForward) {
   const Rows up = Rows::random({F, E}, 1), down = Rows::random({E, F}, 2), bias1 = Rows::random({F}, 3);
   const Rows x = Rows::random({7, E}, 4);
   const mha_tensor c_up = c_tensor(up), c_down = c_tensor(down), c_bias1 = c_tensor(bias1), c_x = c_tensor(x);
-  const mha_feed_forward_weights weights = {{&c_up, &c_bias1, nullptr}, {&c_down, nullptr, nullptr}, {}};
+  const mha_feed_forward_weights weights = {
+      {&c_up, &c_bias1, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {&c_down, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {}};
   std::vector<float> plain;
   for (const WeightFormat format : kFormats) {
     const auto c_format = static_cast<mha_weight_format>(format);
@@ -246,7 +247,9 @@ TEST(CApiWeightFormats, FeedForward) {
     Rows scale1 = nans<float>({F}), scale2 = nans<float>({E});
     const mha_tensor c_integers1 = c_tensor(integers1), c_integers2 = c_tensor(integers2), c_scale1 = c_tensor(scale1),
                      c_scale2 = c_tensor(scale2);
-    mha_feed_forward_weights stored = {{&c_integers1, nullptr, &c_scale1}, {&c_integers2, nullptr, &c_scale2}, {}};
+    mha_feed_forward_weights stored = {{&c_integers1, nullptr, &c_scale1, MHA_WEIGHT_FORMAT_PLAIN},
+                                       {&c_integers2, nullptr, &c_scale2, MHA_WEIGHT_FORMAT_PLAIN},
+                                       {}};
     EXPECT_OK(mha_feed_forward_copy_weights(layer, &stored));
     stored.up.bias = &c_bias1;
     mha_feed_forward* again = nullptr;
@@ -267,7 +270,8 @@ TEST(CApiWeightFormats, WhatIsRefused) {
                    c_bytes = c_tensor(bytes);
   mha_feed_forward* feed_forward = nullptr;
   const auto create = [&](const mha_tensor& matrix, const mha_tensor* scales, mha_weight_format format) {
-    const mha_feed_forward_weights weights = {{&matrix, nullptr, scales}, {&matrix, nullptr, scales}, {}};
+    const mha_feed_forward_weights weights = {
+        {&matrix, nullptr, scales, MHA_WEIGHT_FORMAT_PLAIN}, {&matrix, nullptr, scales, MHA_WEIGHT_FORMAT_PLAIN}, {}};
     return mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, format, &feed_forward);
   };
   const std::string range = "0 to " + std::to_string(kNumWeightFormats - 1);
@@ -291,7 +295,7 @@ TEST(CApiWeightFormats, WhatIsRefused) {
   expect_failure(MHA_INVALID_ARGUMENT, mha_layer_create(&l.c_config, &weights, &layer),
                  {"mha_weight_format", got.c_str()});
   l.c_config.weight_format = MHA_WEIGHT_FORMAT_INT8;
-  weights.query = weights.key = weights.value = {&c_bytes, nullptr, &c_scale};
+  weights.query = weights.key = weights.value = {&c_bytes, nullptr, &c_scale, MHA_WEIGHT_FORMAT_PLAIN};
   weights.out.weight = &c_bytes;
   expect_failure(MHA_INVALID_ARGUMENT, mha_layer_create(&l.c_config, &weights, &layer), {"out_scale"});
   EXPECT_EQ(layer, nullptr);

@@ -237,7 +237,9 @@ class Experts(RowModule):
                 prefix = ".".join(name.split(".")[:2]) + "."
             parts.setdefault(prefix, {})[name.removeprefix(prefix)] = array
         others = parts.pop("", {})
-        formats: Any = {"dtype": given.dtype, "weight_dtype": given.weight_dtype}
+        formats: Any = {"dtype": given.dtype}
+        if weight_dtype is not None:  # else matrices in int8 and in blocks stay as they are
+            formats["weight_dtype"] = given.weight_dtype
         router, gate = parts.pop("router.", {}), parts.pop("shared_gate.", None)
         shared = parts.pop("shared.", None)
         experts = [parts.pop(f"experts.{i}.", None) for i in range(len(parts))]
