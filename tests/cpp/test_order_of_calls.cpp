@@ -13,6 +13,8 @@ using namespace mha;
 template <class Call>
 using Phases = decltype(std::declval<Call&>().phases(std::declval<Phase*>()));
 template <class Call>
+using Run = decltype(std::declval<Call&>().run(int()));
+template <class Call>
 using Sizes = decltype(std::declval<Call&>().scratch_bytes());
 template <class Call>
 using Buffers = decltype(std::declval<Call&>().buffer(Index(), std::declval<Layout&>()));
@@ -22,11 +24,14 @@ constexpr bool compiles = false;
 template <template <class> class Use, class Call>
 constexpr bool compiles<Use, Call, std::void_t<Use<Call>>> = true;
 
+template <class Call>
+constexpr bool runs = compiles<Phases, Call> || compiles<Run, Call>;
+
 /// `Views` are what a call is bound to besides its memory.
 template <class Sized, class Bound, class... Views>
 constexpr bool are_in_order() {
-  static_assert(compiles<Sizes, Sized> && !compiles<Phases, Sized>, "without memory there is nothing to run");
-  static_assert(!compiles<Sizes, Bound> && compiles<Phases, Bound>, "with memory nothing is sized");
+  static_assert(compiles<Sizes, Sized> && !runs<Sized>, "without memory there is nothing to run");
+  static_assert(!compiles<Sizes, Bound> && runs<Bound>, "with memory nothing is sized");
   static_assert(std::is_constructible_v<Bound, Sized&, const CallMemory&, Views...>);
   static_assert(!std::is_constructible_v<Bound, Sized&, Views...>, "memory is needed");
   static_assert(!std::is_copy_constructible_v<Bound> && !std::is_move_constructible_v<Bound>, "phases refer to it");

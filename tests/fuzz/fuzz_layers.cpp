@@ -11,7 +11,9 @@ struct Linear {
       : weight(call.tensor(stored_in_int8 ? MHA_DTYPE_int8 : dtype, {out, in})),
         bias(call.maybe(call.tensor(dtype, {out}), 2)),
         scale(stored_in_int8 ? &call.tensor(MHA_DTYPE_f32, {out}) : nullptr) {}
-  mha_linear_weights get() const { return {weight.get(), bias.get(), scale ? scale->get() : nullptr}; }
+  mha_linear_weights get() const {
+    return {weight.get(), bias.get(), scale ? scale->get() : nullptr, MHA_WEIGHT_FORMAT_PLAIN};
+  }
 
   Argument &weight, &bias, *scale;
 };
@@ -24,7 +26,7 @@ struct LinearCopy {
         bias(call.maybe(call.tensor(dtype, {out}, Role::output), 3)) {
     if (matrix != MHA_DTYPE_int8) scale.is_null = true;
   }
-  mha_linear_weights get() const { return {weight.get(), bias.get(), scale.get()}; }
+  mha_linear_weights get() const { return {weight.get(), bias.get(), scale.get(), MHA_WEIGHT_FORMAT_PLAIN}; }
   Argument &weight, &scale, &bias;
 };
 

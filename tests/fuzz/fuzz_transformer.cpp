@@ -30,7 +30,7 @@ void fuzz_transformer(Choices& c, Tally& tally) {
     }
     layers.push_back({p.self.handle, p.cross.handle, p.feed_forward.handle, p.norms[0].handle, p.norms[1].handle,
                       p.norms[2].handle, int(c.below(2)), p.output_norms[0].handle, p.output_norms[1].handle,
-                      p.output_norms[2].handle});
+                      p.output_norms[2].handle, nullptr});
   }
   const Norm last = c.once_in(2) ? some_norm(c, tally, dtype, width) : Norm();
   const Norm third = some_norm(c, tally, dtype, width);

@@ -586,7 +586,7 @@ enum { MHA_NORM_AFTER, MHA_NORM_BEFORE, MHA_NORM_PARALLEL };
 /* One layer of a transformer, of parts of one dtype and one E: TransformerLayer. */
 typedef struct mha_transformer_layer {
   const mha_layer* self_attention;
-  const mha_layer* cross_attention; /* null: the layer reads no memory */
+  const mha_layer* cross_attention;     /* null: the layer reads no memory */
   const mha_feed_forward* feed_forward; /* null: there are experts */
   const mha_norm *norm1, *norm2; /* of the sublayers in the order in which they run; each may be null, for none */
   const mha_norm* norm3;         /* of the third one with a cross_attention, else null */

@@ -437,7 +437,7 @@ struct DTypeKernels {
   /// decode_lanes, and neighbours along them contiguous.
   AttentionKernel decode;
   int decode_lanes;
-  int decode_rows;  // of more rows `attend` is faster
+  int decode_rows;                                            // of more rows `attend` is faster
   void (*weights)(const AttentionTile& tile, void* scratch);  // out = softmax(scores)
   void (*scores)(const AttentionTile& tile, void* scratch);   // out = scores, masked ones minus infinity
   /// Statistics of softmax(scores). Values, out and lse of the tile are not used.

@@ -6,7 +6,7 @@ namespace mha {
 namespace {
 
 constexpr char kAmd[] = "AuthenticAMD", kIntel[] = "GenuineIntel";
-constexpr int kZen34 = 0x19, kZen5 = 0x1a;          // families of AMD; of these two Zen 4 alone has AVX-512
+constexpr int kZen34 = 0x19, kZen5 = 0x1a;  // families of AMD; of these two Zen 4 alone has AVX-512
 constexpr int kIntel6 = 6, kSapphireRapids = 0x8f, kEmeraldRapids = 0xcf;  // family and models of Intel
 constexpr int kAny = Evidence::kAny;
 

@@ -6,7 +6,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -115,8 +115,12 @@ class ModuleState:
 
     @property
     def weight_dtype(self) -> str:
-        """The storage format of the matrices; "mixed" if there are several, which `weight_formats` lists."""
-        formats = set(self.weight_formats().values())
+        """The storage format of the matrices; "mixed" if there are several, which `weight_formats` lists.
+
+        Routers of experts do not count: they stay in the dtype of the layer.
+        """
+        names = {prefix for prefix, leaf in self._leaves().items() if leaf._stays_in_dtype}
+        formats = {stored for name, stored in self.weight_formats().items() if not name.startswith(tuple(names))}
         if len(formats) > 1:
             return "mixed"
         return formats.pop() if formats else next(iter(self._leaves().values()))._weight_dtype
@@ -212,6 +216,7 @@ class Leaf(ModuleState):
 
     _core: Any
     _weight_dtype: str
+    _stays_in_dtype: ClassVar[bool] = False  # whether no `quantize` changes its format
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         raise NotImplementedError

@@ -33,6 +33,8 @@ SCORES = ("softmax", "sigmoid")
 class Router(Linear):
     """A linear map whose matrix is always stored in the dtype of the layer: a small error may choose another expert."""
 
+    _stays_in_dtype = True
+
     def _quantized(self, weight_dtype: str) -> Leaf:
         return super()._quantized(_core.dtype_name(self.dtype))
 
