@@ -208,8 +208,8 @@ TEST(CApiRows, WhatIsRefused) {
       {&up, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {&up, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {}};
   expect_invalid(mha_feed_forward_create(&weights, MHA_ACTIVATION_RELU, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"FeedForward", "down_weight"});
-  expect_invalid(mha_feed_forward_create(&weights, 5, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
-                 {"mha_activation", "got 5"});
+  expect_invalid(mha_feed_forward_create(&weights, 99, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
+                 {"mha_activation", "got 99"});
   expect_invalid(mha_feed_forward_create(&weights, -1, MHA_WEIGHT_FORMAT_PLAIN, &feed_forward),
                  {"mha_activation", "got -1"});
   EXPECT_EQ(norm, nullptr);
