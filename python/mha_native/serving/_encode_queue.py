@@ -182,7 +182,8 @@ class EncodeQueue:
             with self._work:
                 left = dict.fromkeys([*self._waiting, *(request for request, _ in self._running)])
             for request in left:
-                request.cancel()
+                with contextlib.suppress(BaseException):  # of a callback
+                    request.cancel()
             atexit.unregister(self.close)
 
     def _take(self) -> list[Item]:

@@ -168,8 +168,7 @@ class EncodeRequest(concurrent.futures.Future[Any]):
         return self._num_done == len(self._results)
 
     def _let_go(self) -> None:
-        """Free what an ended request needs no more: a request may be kept for long."""
-        self._results = []
+        """Keep no reference to the queue: a request that has ended may be kept for long."""
         self._forget, self._is_computing = _do_nothing, _never
 
 
