@@ -24,6 +24,10 @@ _LEAST_TOKENS = 64
 # The speed is the average of so many batches, the last ones.
 _MOST_BATCHES = 16
 
+# Second and further texts of a request fill a batch up to this share of its time, if there are other requests: their
+# next texts wait for this batch and compute in the one after it.
+_SHARE_OF_MORE = 0.5
+
 Item: TypeAlias = tuple[EncodeRequest, int]  # and the index of one of its texts
 
 
@@ -189,17 +193,20 @@ class EncodeQueue:
     def _take(self) -> list[Item]:
         """Wait for texts, and return those of the next batch; none at the end."""
         with self._work:
-            self._running = []
+            last, self._running = {request for request, _ in self._running}, []
             self._work.wait_for(lambda: self._waiting or self._is_closed)
             if self._is_ended:
                 return []
             budget, work, now = self._budget(), 0.0, self.clock()
+            share = _SHARE_OF_MORE if len(last.union(self._waiting)) > 1 else 1.0
+            taken: set[EncodeRequest] = set()
             while self._waiting:
                 request = self._waiting[0]
                 more = request._next_work
-                if self._running and work + more > budget:
+                if taken and work + more > budget * (share if request in taken else 1):
                     break
                 self._waiting.popleft()
+                taken.add(request)
                 self._running.append((request, request._take(now)))
                 if request._has_next:
                     self._waiting.append(request)

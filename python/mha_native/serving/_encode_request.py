@@ -1,6 +1,7 @@
 """A call of a model that waits for its batches."""
 
 import concurrent.futures
+import threading
 from collections.abc import Callable
 from math import nan
 from typing import Any, NamedTuple
@@ -58,7 +59,7 @@ class EncodeRequest(concurrent.futures.Future[Any]):
     >>> with EncodeBatcher(model) as batcher:
     ...     request = batcher.submit(["A dog", "A bulky dog"])
     ...     request.token_counts, request.result().shape
-    ([4, 6], (2, 384))
+    ([4, 5], (2, 384))
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class EncodeRequest(concurrent.futures.Future[Any]):
     def _wait(self, what: str, wait: Callable[[float | None], Any], timeout: float | None) -> Any:
         name = f"EncodeRequest.{what}"
         self._check_process(name)
-        longest = None if timeout is None else checked_real(name, "timeout", timeout)
+        longest = seconds_to_wait(name, timeout)
         if longest is None and not self.done() and self._is_computing():
             raise RuntimeError(f"{name}: a callback must not wait for a request: the batch waits for the callback")
         try:
@@ -170,6 +171,11 @@ class EncodeRequest(concurrent.futures.Future[Any]):
     def _let_go(self) -> None:
         """Keep no reference to the queue: a request that has ended may be kept for long."""
         self._forget, self._is_computing = _do_nothing, _never
+
+
+def seconds_to_wait(function: str, timeout: float | None) -> float | None:
+    """Return the seconds of a `timeout`, at most as many as locks take; None without one."""
+    return None if timeout is None else min(checked_real(function, "timeout", timeout), threading.TIMEOUT_MAX)
 
 
 def _do_nothing(_: EncodeRequest) -> None:

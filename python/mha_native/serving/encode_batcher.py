@@ -10,7 +10,7 @@ from ..functions.runtime import threads_of_call
 from ..functions.scalars import checked_real
 from ..layers._constructor_arguments import checked_size
 from ._encode_queue import EncodeBatcherStatistics, EncodeQueue
-from ._encode_request import EncodeRequest
+from ._encode_request import EncodeRequest, seconds_to_wait
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
@@ -133,8 +133,8 @@ class EncodeBatcher:
             Compute for so many seconds, and then cancel the rest, except for the current batch; 0 cancels at once.
             Default: until all have their results.
         """
-        longest = None
-        if timeout is not None and (longest := checked_real("EncodeBatcher.close", "timeout", timeout)) < 0:
+        longest = seconds_to_wait("EncodeBatcher.close", timeout)
+        if longest is not None and longest < 0:
             raise ValueError(f"EncodeBatcher.close: timeout must be at least 0; got {longest}")
         self._queue.close(longest)
 
