@@ -191,7 +191,7 @@ class EncodeQueue:
             atexit.unregister(self.close)
 
     def _take(self) -> list[Item]:
-        """Wait for texts, and return those of the next batch; none at the end."""
+        """Wait for texts, and return the next batch, which is empty at the end."""
         with self._work:
             last, self._running = {request for request, _ in self._running}, []
             self._work.wait_for(lambda: self._waiting or self._is_closed)
