@@ -5,7 +5,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -64,7 +64,7 @@ class EncodeBatcherStatistics(NamedTuple):
     tokens: int
     seconds: float
     tokens_per_second: float
-    batch_sizes: dict[int, int] | MappingProxyType[int, int] = MappingProxyType({})
+    batch_sizes: Mapping[int, int] = MappingProxyType({})
 
     @property
     def waiting_seconds(self) -> float:
@@ -136,7 +136,7 @@ class EncodeQueue:
                     f"{function}: {tokens} tokens wait, and max_waiting_tokens, {self._max_tokens}, leaves no room for "
                     f"{request._waiting_tokens} more; try again later"
                 )
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # an exception of a signal may come before `start`
                 self._thread = threading.Thread(target=self._run, name=f"mha_native.serving.{_KIND}", daemon=True)
                 self._thread.start()
                 atexit.register(self.close, 0.0)
@@ -169,18 +169,21 @@ class EncodeQueue:
             self._is_closed = True
             self._is_ended = self._is_ended or timeout == 0
             self._work.notify_all()
-        if self._thread is None or not waits or self.is_computing():
+        if self._thread is None or not self._thread.is_alive() or not waits or self.is_computing():
             return
         self._thread.join(timeout)
         with self._work:
             self._is_ended = True
-            self._work.notify_all()
         self._thread.join()  # until its batch is done
 
     def _run(self) -> None:
         try:
             while items := self._take():
-                self._compute(items)
+                try:
+                    self._compute(items)
+                except BaseException as error:  # without memory for a list, for example
+                    for request, _ in items:
+                        self._fail(request, error)
         finally:
             self._is_closed = True
             with self._work:

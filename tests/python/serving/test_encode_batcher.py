@@ -193,7 +193,8 @@ def test_single_texts_join_the_next_batch_beside_a_request_of_many(gate: Gate, m
         for single in singles:
             assert single.result(SECONDS).tobytes() == model.encode("cat").tobytes()
         assert (many.result(SECONDS) == many.result()[0]).all()
-    assert gate.batches[1] == [17, *[3] * 20, *[17] * 9]  # a text of each, then more of the one that has more
+    # A text of each request, then more of the long one: half a batch while there are others, then a whole one.
+    assert gate.batches[1:4] == [[17, *[3] * 20, 17, 17], [17] * 6, [17] * 13]
 
 
 def test_a_batch_takes_the_time_that_it_may_take(
@@ -313,6 +314,18 @@ def test_a_batch_without_memory_is_computed_in_halves_once_again(gate: Gate, mod
         for _ in range(100):
             batcher.submit("dog").result(SECONDS)
         assert batcher._queue._most_tokens == 2048  # one failure is not for ever
+
+
+def test_an_error_outside_of_a_computation_ends_the_requests_of_its_batch_only(
+    gate: Gate, model: SentenceEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held(gate, model) as batcher:
+        with monkeypatch.context() as context:
+            context.setattr(batcher._queue, "_learn", lambda *arguments: 1 / 0)
+            request = batcher.submit("cat")
+            gate.may_go_on.set()
+            assert isinstance(request.exception(SECONDS), ZeroDivisionError)
+        assert batcher.submit("dog").result(SECONDS).tobytes() == model.encode("dog").tobytes()
 
 
 def test_close_drains_or_ends(gate: Gate, model: SentenceEncoder) -> None:
