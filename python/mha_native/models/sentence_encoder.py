@@ -24,8 +24,9 @@ from .files.sentence_files import SentenceConfig, read_sentence_config
 from .heads.embedding import Head, read_head
 from .pretrained import PretrainedModel
 from .text.batching import slabs
-from .text.inputs import check_text, checked_sequences, checked_texts
+from .text.inputs import check_sequences, check_text, checked_sequences, checked_texts, prompts_in
 from .text.prompts import Settings, read_settings
+from .text.text_call import TextCall, TokensOfText, text_call
 from .text.tokenizer import Tokenizer, read_tokenizer, require_library
 
 __all__ = ["SentenceEncoder"]
@@ -37,6 +38,20 @@ class _Form(NamedTuple):
     features: int
     normalize: bool | None  # None: the default of the model
     num_threads: int | None
+
+
+class _Embeddings(NamedTuple):
+    """The head of texts whose embeddings have one form."""
+
+    head: Head
+    prompt_tokens: int
+    features: int
+    normalize: bool | None
+
+    def __call__(
+        self, rows: NDArray[Any], cu_seqlens: NDArray[np.int64], num_threads: int | None
+    ) -> NDArray[np.float32]:
+        return self.head.embeddings(rows, cu_seqlens, *self[1:], num_threads)
 
 
 class SentenceEncoder(PretrainedModel):
@@ -310,10 +325,45 @@ class SentenceEncoder(PretrainedModel):
     ) -> Iterator[NDArray[np.float32]]:
         """Yield the embeddings of `texts`, some at a time. The prompt is checked here, texts as they are read."""
         before = self._settings.prompts.chosen(name, prompt_name, prompt)
-        with in_the_name_of(type(self).__name__):
-            prompt_tokens = 0 if not before or self._head.pools_prompts else self._tokenizer.prompt_length(before)
         tokens = self._tokenize(name, checked_texts(name, texts), before)
-        return self._embeddings(f"{name}: texts", tokens, prompt_tokens, form)
+        return self._embeddings(f"{name}: texts", tokens, self._prompt_tokens(before), form)
+
+    def _prompt_tokens(self, prompt: str) -> int:
+        """Return the number of tokens of a prompt that are not pooled."""
+        with in_the_name_of(type(self).__name__):
+            return 0 if not prompt or self._head.pools_prompts else self._tokenizer.prompt_length(prompt)
+
+    def _text_call(
+        self,
+        name: str,
+        texts: Any,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+        normalize: bool | None = None,
+    ) -> TextCall:
+        """Return the call `encode` of texts, or `encode_tokens` of those that are tokens."""
+        before = self._settings.prompts.chosen(name, prompt_name, prompt)
+        form = self._form(name, truncate_dim, normalize, None)
+        what = f"{name}: texts"
+        is_one, given = prompts_in(what, texts)
+        strings = [text for text in given if isinstance(text, str)]
+        if len(strings) == len(given):
+            head = _Embeddings(self._head, self._prompt_tokens(before), form.features, form.normalize)
+            tokens = list(self._tokenize(name, strings, before))
+        elif before:
+            raise ValueError(f"{name}: texts must be str with a prompt, which tokens have already; got tokens")
+        else:
+            head = _Embeddings(self._head, 0, form.features, form.normalize)
+            tokens = checked_sequences(what, given)
+            check_sequences(what, tokens, self._model.config.vocab_size, self._model.config.max_positions)
+
+        def result(rows: list[Any]) -> NDArray[np.float32]:
+            embeddings = np.array(rows, np.float32).reshape(len(rows), form.features)
+            return embeddings[0] if is_one else embeddings
+
+        return text_call(self._model, [TokensOfText(ids, [], head) for ids in tokens], result)
 
     def _form(self, name: str, truncate_dim: int | None, normalize: bool | None, num_threads: int | None) -> _Form:
         """Check the arguments of a call, and return them with the defaults of the model."""

@@ -15,6 +15,7 @@ from .heads.classification import TEXTS
 from .heads.classifier import PretrainedClassifier
 from .heads.labels import FUNCTIONS, apply_function, best_labels
 from .text.inputs import checked_texts
+from .text.text_call import TextCall, text_call
 
 __all__ = ["TextClassifier"]
 
@@ -155,11 +156,26 @@ class TextClassifier(PretrainedClassifier):
     def _scores(
         self, name: str, texts: Iterable[Any], function: Function, num_threads: int | None
     ) -> Iterator[NDArray[np.float32]]:
-        if function is None:
-            chosen = self._classifier.labels.function
-        elif isinstance(function, str) and function in FUNCTIONS:
-            chosen = function
-        else:
-            raise ValueError(f"{name}: function_to_apply must be {' or '.join(FUNCTIONS)}; got {shown(function)}")
+        chosen = self._function(name, function)
         logits = self._classifier.logits(f"{name}: texts", texts, "", threads_of_call(name, num_threads))
         return (apply_function(chosen, rows) for rows in logits)
+
+    def _function(self, name: str, function: Function) -> str:
+        """Return the function from logits to scores that a caller has chosen, or the default of the model."""
+        if function is None:
+            return self._classifier.labels.function
+        if isinstance(function, str) and function in FUNCTIONS:
+            return function
+        raise ValueError(f"{name}: function_to_apply must be {' or '.join(FUNCTIONS)}; got {shown(function)}")
+
+    def _text_call(self, name: str, texts: Any, *, function_to_apply: Function = None) -> TextCall:
+        """Return the call `predict_proba`."""
+        chosen = self._function(name, function_to_apply)
+        is_one = isinstance(texts, (str, dict))
+        given = [texts] if is_one else checked_texts(name, texts)
+
+        def result(rows: list[Any]) -> NDArray[np.float32]:
+            scores = apply_function(chosen, np.array(rows, np.float32).reshape(len(rows), self.num_labels))
+            return scores[0] if is_one else scores
+
+        return text_call(self._model, self._classifier.texts_of(f"{name}: texts", given, ""), result)

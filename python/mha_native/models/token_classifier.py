@@ -1,7 +1,7 @@
 """Entities in texts, such as names of people and places, by a pretrained classifier of tokens."""
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, MutableSequence
 from typing import Any, Literal, TypeAlias
 
 from .. import _core
@@ -13,6 +13,7 @@ from .heads.classifier import Classifier, PretrainedClassifier
 from .heads.entities import STRATEGIES, Entity, entities_of, without_overlaps
 from .heads.labels import apply_function
 from .text.inputs import check_text, checked_texts
+from .text.text_call import TextCall
 from .text.windows import PieceTokenizer, Window
 
 __all__ = ["TokenClassifier"]
@@ -146,6 +147,41 @@ class TokenClassifier(PretrainedClassifier):
         num_threads: int | None,
     ) -> Iterator[list[Entity]]:
         """Yield the entities of each text. The arguments are checked here, texts as they are read."""
+        common = self._stride(name, strategy, ignored, stride)
+        pending: deque[Window] = deque()
+        sequences = self._sequences(f"{name}: texts", texts, common, pending)
+        logits = self._classifier.token_logits(f"{name}: texts", sequences, threads_of_call(name, num_threads))
+        return self._found(pending, logits, strategy, ignored)
+
+    def _text_call(
+        self,
+        name: str,
+        texts: Any,
+        *,
+        aggregation_strategy: Strategy = "simple",
+        ignore_labels: Collection[str] = ("O",),
+        stride: int | None = None,
+    ) -> TextCall:
+        """Return the call of the classifier, whose texts are windows."""
+        common = self._stride(name, aggregation_strategy, ignore_labels, stride)
+        is_one = isinstance(texts, str)
+        given = [texts] if isinstance(texts, str) else checked_texts(name, texts)
+        windows: list[Window] = []
+        sequences = self._classifier.windows_of(self._sequences(f"{name}: texts", given, common, windows))
+        counts = [0]
+        for window in windows:
+            counts[-1] += len(window.ids)
+            if window.is_last:
+                counts.append(0)
+
+        def result(logits: list[Any]) -> list[Any]:
+            found = list(self._found(deque(windows), logits, aggregation_strategy, ignore_labels))
+            return found[0] if is_one else found
+
+        return TextCall(self._model, sequences, counts[:-1], result)
+
+    def _stride(self, name: str, strategy: Strategy, ignored: Collection[str], stride: int | None) -> int:
+        """Check the arguments of a call, and return the number of tokens that windows share."""
         if not isinstance(strategy, str) or strategy not in STRATEGIES:
             raise ValueError(f"{name}: aggregation_strategy must be one of {listed(STRATEGIES)}; got {shown(strategy)}")
         several = isinstance(ignored, (list, tuple, set, frozenset)) and all(
@@ -153,35 +189,34 @@ class TokenClassifier(PretrainedClassifier):
         )
         if not several:
             raise TypeError(f"{name}: ignore_labels must be several str, such as a list; got {shown(ignored)}")
-        num_threads = threads_of_call(name, num_threads)
         room = self._pieces.room
         common = min(_USUAL_STRIDE, room // 4) if stride is None else _core.integer(name, "stride", stride)
         if not 0 <= common < room:
             raise ValueError(f"{name}: stride must be 0 to {room - 1}, for windows of {room} tokens; got {common}")
-        return self._found(f"{name}: texts", texts, strategy, ignored, common, num_threads)
+        return common
+
+    def _sequences(
+        self, what: str, texts: Iterable[str], stride: int, seen: MutableSequence[Window]
+    ) -> Iterator[list[int]]:
+        """Yield the tokens of the windows over each text, and append the windows to `seen`."""
+        for i, text in enumerate(texts):
+            check_text(what, text, i)
+            with in_the_name_of(what):
+                for window in self._pieces.windows(text, stride):
+                    seen.append(window)
+                    yield window.ids
 
     def _found(
         self,
-        what: str,
-        texts: Iterable[str],
+        pending: deque[Window],
+        logits_of_windows: Iterable[Any],
         strategy: str,
         ignored: Collection[str],
-        stride: int,
-        num_threads: int | None,
     ) -> Iterator[list[Entity]]:
-        pending: deque[Window] = deque()
-
-        def remembered() -> Iterator[list[int]]:
-            for i, text in enumerate(texts):
-                check_text(what, text, i)
-                with in_the_name_of(what):
-                    for window in self._pieces.windows(text, stride):
-                        pending.append(window)
-                        yield window.ids
-
+        """Yield the entities of each text, by the logits of its windows, which are taken from `pending`."""
         entities: list[Entity] = []  # in the windows of one text, so far
         num_windows = 0
-        for logits in self._classifier.token_logits(what, remembered(), num_threads):
+        for logits in logits_of_windows:
             window = pending.popleft()
             scores = apply_function("softmax", logits[window.first : window.first + len(window.pieces)])
             for entity in entities_of(window.pieces, scores, self.labels, strategy, self._pieces.join):

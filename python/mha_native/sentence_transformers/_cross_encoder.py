@@ -20,6 +20,7 @@ from ..models.heads.score_activation import read_activation
 from ..models.heads.token_ranker import TokenRanker, is_token_ranker, load_token_ranker
 from ..models.text.inputs import check_text
 from ..models.text.prompts import read_settings
+from ..models.text.text_call import TextCall, text_call
 from ..models.text.tokens_of_texts import ReadsTexts
 from ._arguments import find_model, read_arguments
 from ._model import Model, Pool, check_processes
@@ -146,9 +147,12 @@ class CrossEncoder(ReadsTexts, Model):
                 self.max_seq_length = most_tokens
 
     def _reader(self) -> tuple[Any, bool]:
+        return self._reads_tokens("CrossEncoder").tokenizer, True
+
+    def _reads_tokens(self, function: str) -> Classifier:
         if isinstance(self._classifier, TokenRanker):
-            raise ValueError("CrossEncoder: this model writes pairs into its chat template, and has no tokens of texts")
-        return self._classifier.tokenizer, True
+            raise ValueError(f"{function}: this model writes pairs into its chat template, and has no tokens of texts")
+        return self._classifier
 
     def predict(
         self,
@@ -289,6 +293,12 @@ class CrossEncoder(ReadsTexts, Model):
         logits = np.empty((len(pairs), self.num_labels), np.float32)
         shows = bool(pairs) and is_wanted(show_progress_bar, _logger)
         fill_rows(logits, self._classifier.logits(f"{function}: {name}", pairs, prompt, None), "pairs", shows)
+        return self._activated(function, logits, activation_fn)
+
+    def _activated(
+        self, function: str, logits: NDArray[np.float32], activation_fn: Callable[[Any], Any] | None
+    ) -> NDArray[Any]:
+        """Return the scores of logits [N, L]: [N] for a single label, else [N, L]."""
         chosen = self.activation_fn if activation_fn is None else activation_fn
         _check_callable(function, chosen)
         given = as_tensor(function, "activation_fn", logits) if _is_of_torch(chosen) else logits
@@ -298,6 +308,28 @@ class CrossEncoder(ReadsTexts, Model):
             raise ValueError(f"{function}: activation_fn must give numbers, {len(logits)} rows of them; got {got}")
         scores = scores.astype(np.float32, copy=False)
         return scores[:, 0] if self.num_labels == 1 and scores.ndim > 1 else scores
+
+    def _text_call(
+        self,
+        function: str,
+        texts: Any,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        activation_fn: Callable[[Any], Any] | None = None,
+    ) -> TextCall:
+        """Return the call `predict` of pairs, as a numpy array or number."""
+        is_one = _is_one(texts)
+        given = texts.tolist() if isinstance(texts, np.ndarray) else texts
+        pairs = [given] if is_one else _as_list(function, given, "texts")
+        before = self._prompt(function, prompt_name, prompt)
+
+        def result(rows: list[Any]) -> Any:
+            logits = np.array(rows, np.float32).reshape(len(rows), self.num_labels)
+            return results(function, self._activated(function, logits, activation_fn), is_one, True, False)
+
+        classifier = self._reads_tokens(function)
+        return text_call(classifier.model, classifier.texts_of(f"{function}: texts", pairs, before), result)
 
     @property
     def num_labels(self) -> int:

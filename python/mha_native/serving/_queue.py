@@ -37,6 +37,15 @@ class QueueFull(RuntimeError):
         super().__init__(message)
 
 
+def check_process(function: str, kind: str, process: int) -> None:
+    """Raise RuntimeError if an object of a `kind` was made in another `process`, of which this is a fork."""
+    if os.getpid() != process:
+        raise RuntimeError(
+            f"{function}: the {kind} belongs to process {process}, and this is {os.getpid()}, a fork of it; "
+            f"make {'an' if kind[0] in 'AEIOU' else 'a'} {kind} in each process"
+        )
+
+
 class BatcherStatistics(NamedTuple):
     """The requests of a `Batcher`, and the work that it has done.
 
@@ -227,11 +236,7 @@ class RequestQueue:
     def check_process(self, function: str) -> None:
         """Raise RuntimeError in a forked process, where the thread that steps is missing and locks may be held for
         ever."""
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                f"{function}: the Batcher belongs to process {self._process}, and this is {os.getpid()}, a fork of it; "
-                "make a Batcher in each process"
-            )
+        check_process(function, "Batcher", self._process)
 
     def _check_open(self, function: str) -> None:
         if self._is_closed:

@@ -25,6 +25,7 @@ from ..pretrained import PretrainedModel
 from ..text.agreement import class_of_tokenizer
 from ..text.batching import batches, packed, slabs
 from ..text.inputs import text_or_pair
+from ..text.text_call import TokensOfText
 from ..text.tokenizer import Tokenizer, read_tokenizer, require_library
 from .classification import TEXTS, TOKENS, ClassificationHead, head_of
 from .labels import Labels, read_labels
@@ -45,6 +46,22 @@ class Tokens(NamedTuple):
 
     ids: list[int]
     types: list[int]
+
+
+class _Logits(NamedTuple):
+    """The head of texts with labels: [L] for each text, or [T, L] if each token has labels."""
+
+    head: ClassificationHead
+    of_tokens: bool
+
+    def __call__(
+        self, rows: NDArray[Any], cu_seqlens: NDArray[np.int64], num_threads: int | None
+    ) -> Iterable[NDArray[np.float32]]:
+        if self.of_tokens:
+            return np.split(self.head(rows), cu_seqlens[1:-1])
+        if self.head.pooling == "mean":
+            return self.head(_core.mean_pool(rows, cu_seqlens, False, None, num_threads))
+        return self.head(rows[cu_seqlens[:-1]])
 
 
 class Classifier:
@@ -89,10 +106,7 @@ class Classifier:
         """
         for batch in self._batches(self._tokenized(what, inputs, prompt)):
             vectors, cu_seqlens = self._vectors(what, batch, num_threads)
-            if self.head.pooling == "mean":
-                yield self.head(_core.mean_pool(vectors, cu_seqlens, False, None, num_threads))
-            else:
-                yield self.head(vectors[cu_seqlens[:-1]])
+            yield np.asarray(_Logits(self.head, False)(vectors, cu_seqlens, num_threads))
 
     def token_logits(
         self, what: str, sequences: Iterable[list[int]], num_threads: int | None
@@ -100,7 +114,18 @@ class Classifier:
         """Yield the logits [T, L] of the tokens of each sequence, in order."""
         for batch in self._batches(Tokens(ids, []) for ids in sequences):
             vectors, cu_seqlens = self._vectors(what, batch, num_threads)
-            yield from np.split(self.head(vectors), cu_seqlens[1:-1])
+            yield from _Logits(self.head, True)(vectors, cu_seqlens, num_threads)
+
+    def texts_of(self, what: str, inputs: Iterable[Any], prompt: str) -> list[TokensOfText]:
+        """Return the tokens of texts or pairs, whose results are the logits [L]. The arguments are as for `logits`."""
+        head = _Logits(self.head, False)
+        tokens = self._tokenized(what, inputs, prompt)
+        return [TokensOfText(ids, types if self._has_types else [], head) for ids, types in tokens]
+
+    def windows_of(self, sequences: Iterable[list[int]]) -> list[TokensOfText]:
+        """Return sequences, whose results are the logits [T, L]."""
+        head = _Logits(self.head, True)
+        return [TokensOfText(ids, [], head) for ids in sequences]
 
     def _vectors(
         self, what: str, batch: list[Tokens], num_threads: int | None

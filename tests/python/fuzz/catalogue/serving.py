@@ -6,8 +6,9 @@ import functools
 
 import numpy as np
 
-from mha_native.serving import Batcher, Request
+from mha_native.serving import Batcher, EncodeBatcher, EncodeRequest, Request
 
+from . import classifiers
 from .entry import Generator, Made, entry, some
 from .language_models import MESSAGES, language_model
 
@@ -65,3 +66,43 @@ def _result(_: Generator) -> Made:
 @entry("Request.completion")
 def _completion(_: Generator) -> Made:
     return _done().completion, {"timeout": 1.0}
+
+
+@functools.cache
+def encode_batcher() -> EncodeBatcher:
+    return EncodeBatcher(classifiers._text_classifier())
+
+
+@entry("EncodeBatcher constructor")
+def _encode_batcher(rng: Generator) -> Made:
+    more = {"target_seconds": 0.01, "max_waiting": 4, "max_waiting_tokens": 100, "num_threads": 2}
+    return EncodeBatcher, {"model": classifiers._text_classifier()} | some(rng, more)
+
+
+@entry("EncodeBatcher.submit")
+def _submit_texts(rng: Generator) -> Made:
+    texts = ["the dog", ("a", "b c")] if rng.random() < 0.5 else "the dog"
+    return encode_batcher().submit, {"texts": texts} | some(rng, {"function_to_apply": "none"})
+
+
+@entry("EncodeBatcher.close")
+def _close_encode_batcher(_: Generator) -> Made:
+    batcher = EncodeBatcher(classifiers._text_classifier())
+    batcher.submit("the dog")
+    return batcher.close, {"timeout": 5.0}
+
+
+def _ended_request() -> EncodeRequest:
+    request = encode_batcher().submit("the dog")
+    request.result()
+    return request
+
+
+@entry("EncodeRequest.result")
+def _result_of_texts(_: Generator) -> Made:
+    return _ended_request().result, {"timeout": 5.0}
+
+
+@entry("EncodeRequest.exception")
+def _exception_of_texts(_: Generator) -> Made:
+    return _ended_request().exception, {"timeout": 5.0}
