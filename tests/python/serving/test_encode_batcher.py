@@ -252,7 +252,7 @@ def test_cancelled_texts_are_dropped_and_all_who_wait_know(gate: Gate, model: Se
         called: list[Any] = []
         waiting, other = batcher.submit(["the dog"] * 50), batcher.submit("cat")
         waiting.add_done_callback(called.append)
-        waiter = threading.Thread(target=concurrent.futures.wait, args=([waiting],))
+        waiter = threading.Thread(target=concurrent.futures.wait, args=([waiting],), daemon=True)
         waiter.start()
         assert waiting.cancel()
         assert waiting.cancel()
