@@ -264,7 +264,7 @@ void scale_parts(const Block& block, float* weights) {
 template <WeightFormat kFormat>
 void pack_block_of(const std::byte* block, std::byte* unit, Index column) {
   constexpr BlockPanel kPanel = block_panel(kFormat);
-  Block parts;
+  Block parts{};
   pass_block(kFormat, From{reinterpret_cast<const std::uint8_t*>(block)}, parts);
   auto* const to = reinterpret_cast<std::uint8_t*>(unit);
   for (Index first = 0; first < kPanel.features; first += kCodeFeatures)
@@ -303,7 +303,7 @@ void unpack_block(WeightFormat format, const std::byte* unit, Index column, std:
 void dequantize_blocks(WeightFormat format, const std::byte* blocks, Index count, float* weights) {
   const Index bytes = block_bytes(format), features = block_features(format);
   for (Index b = 0; b < count; ++b, blocks += bytes, weights += features) {
-    Block block;
+    Block block{};
     pass_block(format, From{reinterpret_cast<const std::uint8_t*>(blocks)}, block);
     const float scale = number_of(block.numbers[0]);
     switch (format) {

@@ -122,7 +122,8 @@ void PackedLinear::pack_blocks(const TensorView& weight, Index panel) {
     next[(column - data_.get()) % panel_bytes() / Index{sizeof(float)}] = element(weight, feature);
   });
   std::byte* unit = data_.get() + panel * panel_bytes();
-  for (Index b = 0; b < in_features_ / block_features(format_); ++b, unit += block_panel(format_).size())
+  const BlockPanel block = block_panel(format_);
+  for (Index first = 0; first < in_features_; first += block.features, unit += block.size())
     for (Index column = 0; column < kBlockColumns; ++column)
       if (next[column]) {
         pack_block(format_, next[column], unit, column);

@@ -138,7 +138,7 @@ MHA_INLINE Bits look_up(const std::uint8_t* table, const Bits& codes) {
 struct NibbleCodes {
   static constexpr int kMostCode = 15;
   MHA_INLINE static void load(const unsigned char* codes, int half, int pair, Bits* low, Bits* high) {
-    const Bits both = load_vector<Bits>(codes + (2 * half + pair) * kPanelBytes);
+    const Bits both = load_vector<Bits>(codes + Index{2 * half + pair} * kPanelBytes);
     *low = both & 0x0f0f0f0f;
     *high = both >> 4 & 0x0f0f0f0f;
   }
@@ -152,7 +152,7 @@ struct HighBitCodes {
     constexpr std::uint32_t kMask = 0x10101010u * ((1u << kBits) - 1);
     NibbleCodes::load(codes, half, pair, low, high);
     // The bits of the first word, which are to lie at place 4, lie there or at place 0.
-    const Bits row = load_vector<Bits>(codes + (kBits == 1 ? 4 : 4 + half) * kPanelBytes);
+    const Bits row = load_vector<Bits>(codes + Index{kBits == 1 ? 4 : 4 + half} * kPanelBytes);
     const Bits bits = kBits == 1 ? row << (4 - 4 * half) >> 2 * pair : pair == 0 ? row << 4 : row;
     *low |= bits & kMask;
     *high |= bits >> kBits & kMask;
@@ -164,8 +164,8 @@ struct ByteCodes {
   static constexpr int kMostCode = 128;
   MHA_INLINE static void load(const unsigned char* codes, int half, int pair, Bits* low, Bits* high) {
     constexpr std::uint32_t kFlip = kByteOffset == 128 ? 0 : 0x80808080;
-    *low = load_vector<Bits>(codes + (4 * half + 2 * pair) * kPanelBytes) ^ kFlip;
-    *high = load_vector<Bits>(codes + (4 * half + 2 * pair + 1) * kPanelBytes) ^ kFlip;
+    *low = load_vector<Bits>(codes + Index{4 * half + 2 * pair} * kPanelBytes) ^ kFlip;
+    *high = load_vector<Bits>(codes + Index{4 * half + 2 * pair + 1} * kPanelBytes) ^ kFlip;
   }
 };
 

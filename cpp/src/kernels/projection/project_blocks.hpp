@@ -140,7 +140,7 @@ MHA_INLINE void add_half(const unsigned char* codes, int half, const RowBytes<M>
   for (int pair = 0; pair < 2; ++pair) {
     Bits low[N], high[N];
     MHA_UNROLL
-    for (int j = 0; j < N; ++j) Codes::load(codes + j * kPacketBytes, half, pair, low + j, high + j);
+    for (int j = 0; j < N; ++j) Codes::load(codes + Index{j} * kPacketBytes, half, pair, low + j, high + j);
     if constexpr (!CodeSums<Codes::kMostCode>::kTakesHalf) start_parts(sums);
     MHA_UNROLL
     for (int i = 0; i < M; ++i) {
@@ -167,7 +167,7 @@ MHA_INLINE void add_codes(const unsigned char* codes, const RowBytes<M>& x, Inde
 #pragma GCC unroll 1
   for (int half = 0; half < 2; ++half) {
     if constexpr (!Sums::kTakesAll && Sums::kTakesHalf) start_parts(sums);
-    add_half<Codes>(codes, half, x, at + 16 * half, sums);
+    add_half<Codes>(codes, half, x, at + Index{16} * half, sums);
     if constexpr (!Sums::kTakesAll && Sums::kTakesHalf) end_parts(sums);
   }
   if constexpr (Sums::kTakesAll) end_parts(sums);
@@ -213,9 +213,9 @@ struct BlockRows {
         // Words of rows are broadcast anew: the compiler would keep those of the first pass, in memory.
         if constexpr (kPasses > 1) asm volatile("" ::: "memory");
         if constexpr (kFeatures == 32)
-          add_block(unit, pass * N * L, x, k, block, results[pass]);
+          add_block(unit, Index{pass} * N * L, x, k, block, results[pass]);
         else
-          add_parts(strip, unit, pass * N * L, x, k, block, results[pass]);
+          add_parts(strip, unit, Index{pass} * N * L, x, k, block, results[pass]);
       }
     }
     const float* const bias = static_cast<const float*>(tile.bias);
@@ -249,7 +249,7 @@ struct BlockRows {
     add_codes<Codes>(unit + 4 * column, x, k, sums);
     Floats scales[N];
     MHA_UNROLL
-    for (int j = 0; j < N; ++j) scales[j] = load_scales<kFormat>(unit, column + j * kLanes<float>);
+    for (int j = 0; j < N; ++j) scales[j] = load_scales<kFormat>(unit, column + Index{j} * kLanes<float>);
     MHA_UNROLL
     for (int i = 0; i < M; ++i) {
       MHA_UNROLL
@@ -259,7 +259,7 @@ struct BlockRows {
     if constexpr (kPanel.numbers > 1) {
       MHA_UNROLL
       for (int j = 0; j < N; ++j)
-        scales[j] = load_halves(unit + kPanel.numbers_at() + 2 * (kBlockColumns + column + j * kLanes<float>));
+        scales[j] = load_halves(unit + kPanel.numbers_at() + 2 * (kBlockColumns + column + Index{j} * kLanes<float>));
       MHA_UNROLL
       for (int i = 0; i < M; ++i) {
         MHA_UNROLL
@@ -293,7 +293,7 @@ struct BlockRows {
           add_codes<Codes>(codes, x, k, sums);
         } else {
           if constexpr (CodeSums<Codes::kMostCode>::kTakesHalf) start_parts(sums);
-          add_half<Codes>(codes, part, x, k + 16 * part, sums);
+          add_half<Codes>(codes, part, x, k + Index{16} * part, sums);
           if constexpr (CodeSums<Codes::kMostCode>::kTakesHalf) end_parts(sums);
         }
         MHA_UNROLL
@@ -324,7 +324,8 @@ struct BlockRows {
     for (int j = 0; j < N; ++j) {
       Shorts offsets[4];
       MHA_UNROLL
-      for (int p = 0; p < 4; ++p) offsets[p] = load_pairs_of_bytes(pairs + p * 2 * kBlockColumns + 2 * j * L);
+      for (int p = 0; p < 4; ++p)
+        offsets[p] = load_pairs_of_bytes(pairs + Index{2} * p * kBlockColumns + Index{2} * j * L);
       const Floats least = load_halves(unit + kPanel.numbers_at() + 2 * (kBlockColumns + column + j * L));
       MHA_UNROLL
       for (int i = 0; i < M; ++i) {

@@ -76,7 +76,7 @@ struct Int4WeightsStrip {
       ahead[line] = part.rows_ahead * kPanelBytes + (from + (to > from ? line % (to - from) : 0)) * kVectorBytes;
     const auto words_at = [&](const std::byte* at, int j) MHA_INLINE_LAMBDA {
       if (j * kPacketBytes % kVectorBytes == 0) __builtin_prefetch(at + ahead[j * kPacketBytes / kVectorBytes]);
-      return load_vector<Bits>(at + j * kPacketBytes);
+      return load_vector<Bits>(at + Index{j} * kPacketBytes);
     };
     const auto out = [&](int i, int j) MHA_INLINE_LAMBDA { return g.out[j] + (row + i) * g.out_row; };
     const auto* x = static_cast<const unsigned char*>(tile.x) + row * tile.x_row +
@@ -118,7 +118,7 @@ struct Int4WeightsStrip {
         asm("" ::: "memory");  // or the compiler reads multipliers once, and moves them to the stack
         MHA_UNROLL
         for (int j = 0; j < N; ++j) {
-          const Ints multiplier = Ints(multipliers_of(load_vector<Bits>(multipliers + j * kPacketBytes), group));
+          const Ints multiplier = Ints(multipliers_of(load_vector<Bits>(multipliers + Index{j} * kPacketBytes), group));
           MHA_UNROLL
           for (int i = 0; i < M; ++i) sums[i][j] = add_group(sums[i][j], of_group[i][j], multiplier);
         }
@@ -164,14 +164,15 @@ __attribute__((noinline)) void expand_groups(const WeightStrip& g, Index first, 
     const Int4Group group(g, i);
     MHA_UNROLL
     for (int j = 0; j < kVectors; ++j) {
-      const Factors factors(multipliers_of(load_vector<Bits>(group.multipliers + j * kPacketBytes), group.place));
+      const Factors factors(
+          multipliers_of(load_vector<Bits>(group.multipliers + Index{j} * kPacketBytes), group.place));
       MHA_UNROLL
       for (Index word = 0; word < kInt4RowsOfGroup; ++word) {
-        const std::byte* const from = group.codes + word * kPanelBytes + j * kPacketBytes;
-        if (j % (kVectorBytes / kPacketBytes) == 0) __builtin_prefetch(from + kInt4RowsAhead * kPanelBytes);
+        const std::byte* const from = group.codes + Index{word} * kPanelBytes + Index{j} * kPacketBytes;
+        if (j % (kVectorBytes / kPacketBytes) == 0) __builtin_prefetch(from + Index{kInt4RowsAhead} * kPanelBytes);
         const Bits codes = load_vector<Bits>(from) ^ kCodesFromZero;
         const Ints low = int8_weights(codes, factors), high = int8_weights(codes >> 4, factors);
-        std::int32_t* const row = to + 2 * word * to_row + j * kLanes<float>;
+        std::int32_t* const row = to + Index{2} * word * to_row + Index{j} * kLanes<float>;
         __builtin_memcpy(row, &low, sizeof low);
         __builtin_memcpy(row + to_row, &high, sizeof high);
       }
@@ -239,11 +240,11 @@ MHA_INLINE void project_many_rows(const WeightStrip& strip, After after) {
   auto* const weights = static_cast<std::int32_t*>(tile.expanded);
   for (Index first = 0; first < tile.in_features; first += kExpandedFeatures) {
     const Index rest = tile.in_features - first, features = rest < kExpandedFeatures ? rest : kExpandedFeatures;
-    expand_groups(strip, first / kInt4GroupFeatures, int4_groups(features), weights, kVectors * kLanes<float>);
+    expand_groups(strip, first / kInt4GroupFeatures, int4_groups(features), weights, Index{kVectors} * kLanes<float>);
     const bool is_last = features == rest;
     const Index next_rows = panel_rows(DType::f32, WeightFormat::int4, features);
     const Upcoming next = {Int4Group(strip, first / kInt4GroupFeatures).multipliers + next_rows * kPanelBytes,
-                           kPanelBytes, next_rows, kVectors * kPacketBytes};
+                           kPanelBytes, next_rows, Index{kVectors} * kPacketBytes};
     strips.run(kVectors, tile.rows, {&strip, weights, first, (features + 3) / 4, is_last}, next, nullptr,
                [&](Index row, Index rows) MHA_INLINE_LAMBDA {
                  if (is_last) after(row, rows);
