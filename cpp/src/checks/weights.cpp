@@ -308,7 +308,7 @@ void validate(const Linear& layer, const LinearWeightOutputs& o) {
 }
 
 void validate(const FeedForward& layer, const FeedForward::WeightOutputs& o) {
-  const WeightFormat gate = layer.has_gate() ? layer.gate().weight_format() : WeightFormat::plain;
+  const WeightFormat gate = layer.has_gate() ? layer.gate().weight_format() : layer.up().weight_format();
   check_copies("FeedForward.copy_weights", {layer.up().weight_format(), layer.down().weight_format(), gate},
                layer.dtype(), linears_of(layer.embed_dim(), layer.feedforward_dim(), o, true));
 }
