@@ -20,12 +20,13 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "training": ({"optim"}, {"functions", "core"}),
     "models": ({"models"}, {"layers", "functions", "core"}),
     "serving": ({"serving"}, {"models", "layers", "functions", "core"}),
+    "server": ({"server"}, {"serving", "models", "layers", "functions", "core"}),
     "drop-in": ({"sentence_transformers"}, {"models", "layers", "functions", "core"}),
     "distributed": ({"distributed"}, {"models", "layers", "functions", "core"}),
     "interop": ({"interop"}, {"drop-in", "models", "layers", "functions", "core"}),
     "commands": (
         {"commands"},
-        {"distributed", "serving", "drop-in", "models", "layers", "functions", "core", "reference"},
+        {"distributed", "server", "serving", "drop-in", "models", "layers", "functions", "core", "reference"},
     ),
     "command line": ({"__main__"}, {"commands", "functions"}),
     "public names": (
@@ -125,6 +126,7 @@ def test_imports_point_down() -> None:
         ("models/sentence_encoder.py", "from ..distributed import ray", "distributed.ray"),
         ("distributed/ray.py", "from ..commands import output", "commands.output"),
         ("interop/onnx.py", "from ..serving import Batcher", "serving"),
+        ("serving/batcher.py", "from ..server import app", "server"),
         ("commands/demo.py", "from .. import compat", "compat"),
         ("__main__.py", "from .models import SentenceEncoder", "models"),
     ],

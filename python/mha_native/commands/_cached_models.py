@@ -4,7 +4,7 @@ Only configurations and the headers of weights are read, by the functions that o
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from ..models.files.special_tokens import read_special_tokens
 from ..models.heads.classification import TEXTS, TOKENS, head_of
 from ..models.heads.embedding import read_head
 from ..models.heads.labels import read_labels
+from ..models.kinds import CLASSIFIER, EMBEDDINGS, ENCODER_DECODER, LANGUAGE, TOKEN_CLASSIFIER, kind_of
 from ..models.text.prompts import read_settings
 
 
@@ -43,9 +44,8 @@ class CachedModel(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """A kind of models."""
+    """The role of a kind of models, and the check of their files."""
 
-    name: str
     role: str
     check: Callable[[Path, Path], None]  # of the folder of a model, and the folder of its transformer
 
@@ -113,23 +113,13 @@ def _describe_folder(home: Path, found: dict[str, Any]) -> None:
     folder = first_transformer(home)
     config = read_json(folder / "config.json", dict)
     family = str(config.get("model_type"))
-    kind = _kind_of(home, config, family)
-    found |= {"family": family, "kind": kind and kind.name}
+    name = kind_of(home, config)
+    found |= {"family": family, "kind": name}
+    kind = None if name is None else _KINDS[name]
     if kind is None or family not in families_of(kind.role):
         raise ValueError(f"the family {shown(family)} is unsupported")
     found["needs"] = _packages(FolderSource(folder)) if kind.role == GENERATION else ("tokenizers",)
     kind.check(home, folder)
-
-
-def _kind_of(home: Path, config: Mapping[str, Any], family: str) -> _Kind | None:
-    """Return the kind of a model, by its class in transformers or else by its family; None if both are unknown."""
-    names = config.get("architectures")
-    name = str(names[0]) if isinstance(names, list) and names else ""
-    for kinds in (_CLASSIFIERS, {"": _EMBEDDING} if (home / "modules.json").exists() else _OF_CLASSES):
-        for ending, kind in kinds.items():
-            if name.endswith(ending):
-                return kind
-    return next((kind for kind in _OF_ROLES if family in families_of(kind.role)), None)
 
 
 def _check_embedding(home: Path, folder: Path) -> None:
@@ -187,19 +177,10 @@ def _packages(source: Source) -> tuple[str, ...]:
     return ("tokenizers",) if source.chat_template is None else ("tokenizers", "jinja2")
 
 
-_EMBEDDING = _Kind("embedding", EMBEDDING, _check_embedding)
-_LANGUAGE = _Kind("language model", GENERATION, _check_language_folder)
-_TEXT_TO_TEXT = _Kind("encoder-decoder", TEXT_TO_TEXT, _check_text_to_text)
-_OF_ROLES = (_EMBEDDING, _LANGUAGE, _TEXT_TO_TEXT)  # of a class without a kind of its own, such as BertModel
-
-# The kinds by the ends of the names of classes in transformers.
-_CLASSIFIERS = {
-    TEXTS: _Kind("classifier", EMBEDDING, partial(_check_classifier, task=TEXTS)),
-    TOKENS: _Kind("token classifier", EMBEDDING, partial(_check_classifier, task=TOKENS)),
-}
-_OF_CLASSES = {
-    "ForCausalLM": _LANGUAGE,
-    "LMHeadModel": _LANGUAGE,
-    "ForConditionalGeneration": _TEXT_TO_TEXT,
-    "MTModel": _TEXT_TO_TEXT,
+_KINDS = {
+    EMBEDDINGS: _Kind(EMBEDDING, _check_embedding),
+    LANGUAGE: _Kind(GENERATION, _check_language_folder),
+    ENCODER_DECODER: _Kind(TEXT_TO_TEXT, _check_text_to_text),
+    CLASSIFIER: _Kind(EMBEDDING, partial(_check_classifier, task=TEXTS)),
+    TOKEN_CLASSIFIER: _Kind(EMBEDDING, partial(_check_classifier, task=TOKENS)),
 }

@@ -3,7 +3,7 @@
 import argparse
 from typing import Protocol
 
-from . import bench, chat, classify, demo, embed, generate, info, models, rerank, search, selftest
+from . import bench, chat, classify, demo, embed, generate, info, models, rerank, search, selftest, serve
 
 
 class Command(Protocol):
@@ -19,4 +19,6 @@ class Command(Protocol):
         """Run the command and return its exit code; None stands for 0. `options.usage_error` refuses arguments."""
 
 
-COMMANDS: tuple[Command, ...] = (info, models, selftest, demo, embed, search, rerank, classify, generate, chat, bench)
+COMMANDS: tuple[Command, ...] = (
+    *(info, models, selftest, demo, embed, search, rerank, classify, generate, chat, serve, bench),
+)

@@ -1,0 +1,200 @@
+"""The application of a server, for any program that runs ASGI."""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+from collections.abc import AsyncIterator, Callable
+from time import monotonic
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from . import information, openai, rerank, tei
+from .calls import Answer, Call, ClientGone
+from .config import Config
+from .errors import Failure, of_computation
+from .information import check_ready
+from .service import Endpoint, Service
+
+_log = logging.getLogger("mha_native.server")
+
+_ENDPOINTS: list[Endpoint] = [*information.ENDPOINTS, *openai.ENDPOINTS, *tei.ENDPOINTS, *rerank.ENDPOINTS]
+
+_QUIET_SECONDS = 0.2  # without a request, after which a server that drains may end
+
+
+def app(config: Config) -> ASGIApp:
+    """Return an application that serves models over HTTP, for a program that runs ASGI.
+
+    Parameters
+    ----------
+    config : Config
+
+    Returns
+    -------
+    application : ASGI application
+        It opens the models when its lifespan begins, and closes them at its end. Until all are open, ``/ready`` and
+        requests are answered with status 503.
+
+    Raises
+    ------
+    ImportError
+        If a package of the extra ``server`` is missing.
+
+    Examples
+    --------
+    >>> from mha_native.server import Config, app
+    >>> application = app(Config({"minilm": "all-MiniLM-L6-v2"}))
+    >>> callable(application)
+    True
+    """
+    return Application(config)
+
+
+class Application:
+    """An application over the models of `config`. `on_loaded` is called with the error that prevents loading, or with
+    None."""
+
+    def __init__(self, config: Config, on_loaded: Callable[[Exception | None], None] | None = None) -> None:
+        self.service = Service(config)
+        self._on_loaded = on_loaded
+        self.calls: set[Call] = set()  # that have no answer yet
+        self.last = monotonic()  # when the last request came or ended
+        paths: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in _ENDPOINTS:
+            paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        routes = [Route(path, _Path(self, path, endpoints)) for path, endpoints in paths.items()]
+        routes.append(Route("/{path:path}", _Path(self, "other", {})))
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=list(config.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type", "x-request-id"],
+        )
+        self._starlette = Starlette(
+            routes=routes, lifespan=self._lifespan, middleware=[cors] if config.cors_origins else []
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._starlette(scope, receive, send)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        loading = asyncio.create_task(self._load())
+        try:
+            yield
+        finally:
+            await loading
+            self.abort()
+            await asyncio.to_thread(self.service.close)
+
+    async def _load(self) -> None:
+        error = None
+        try:
+            await self.service.load()
+        except Exception as caught:
+            error = caught
+            _log.error("The models could not be opened: %s", caught)
+        if self._on_loaded is not None:
+            self._on_loaded(error)
+
+    def abort(self) -> int:
+        """End all requests without their results. Return their number."""
+        calls = list(self.calls)
+        for call in calls:
+            call.stop("shutdown")
+        return len(calls)
+
+    async def drain(self, grace: float) -> bool:
+        """Take no more requests, and wait for those that are there. Return whether all have ended within `grace`
+        seconds; the others are ended then."""
+        self.service.is_draining = True
+        self.last = begin = monotonic()
+        while self.calls or monotonic() - self.last < _QUIET_SECONDS:
+            if self.calls and monotonic() - begin >= grace:
+                self.abort()
+                await asyncio.sleep(0.05)
+                return False
+            await asyncio.sleep(0.02)
+        return True
+
+    def check_key(self, call: Call) -> None:
+        """Raise the failure of a request without one of the keys. The time of the comparison tells nothing."""
+        keys = self.service.config.api_keys
+        kind, _, given = call.headers.get(b"authorization", b"").partition(b" ")
+        matches = [hmac.compare_digest(key.encode(), given.strip()) for key in keys]
+        if keys and not (kind.lower() == b"bearer" and any(matches)):
+            message = "A key is needed: Authorization: Bearer KEY."
+            raise Failure("key", message, headers=(("www-authenticate", "Bearer"),))
+
+
+class _Path:
+    """One path of the server, with an endpoint for each of its methods."""
+
+    def __init__(self, application: Application, path: str, endpoints: dict[str, Endpoint]) -> None:
+        self._application, self._path, self._endpoints = application, path, endpoints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        endpoint = self._endpoints.get(method)
+        known = endpoint or next(iter(self._endpoints.values()), None)
+        application = self._application
+        call = Call(scope, receive, send, application.service.config, known is not None and known.is_tei)
+        application.calls.add(call)
+        status = 0
+        try:
+            status = await self._answer(call, endpoint)
+        except (ClientGone, asyncio.CancelledError, OSError):
+            call.stop("disconnect")
+            application.service.metrics.cancelled(call.why_stopped or "disconnect")
+        finally:
+            if call.watcher is not None:
+                call.watcher.cancel()
+            application.calls.discard(call)
+            application.last = monotonic()
+            application.service.metrics.answered(self._path, status, call.seconds)
+            line = {"request_id": call.identifier, "path": self._path, "status": status}
+            level = logging.DEBUG if endpoint is not None and endpoint.is_open else logging.INFO
+            if _log.isEnabledFor(level):
+                line |= {**call.log, "total_ms": round(1e3 * call.seconds, 2)}
+                _log.log(level, "request", extra={"fields": line})
+
+    async def _answer(self, call: Call, endpoint: Endpoint | None) -> int:
+        """Answer a request, and return the status."""
+        service, metrics = self._application.service, self._application.service.metrics
+        try:
+            found = await self._respond(call, endpoint)
+        except ClientGone:
+            raise
+        except Exception as error:
+            failure = error if isinstance(error, Failure) else of_computation(error)
+            if failure is None:
+                _log.exception("request %s failed", call.identifier)
+                failure = Failure("internal", f"The server has failed; its log has the request {call.identifier}.")
+            metrics.failed(failure.cause)
+            found = Answer(failure.body(call.is_tei), failure.status(call.is_tei), failure.headers)
+        if service.is_draining and ("connection", "close") not in found.headers:
+            found = found._replace(headers=(*found.headers, ("connection", "close")))
+        await call.send(found)
+        return found.status
+
+    async def _respond(self, call: Call, endpoint: Endpoint | None) -> Answer:
+        """Return the answer to a request, or raise the failure of it."""
+        service = self._application.service
+        if endpoint is None:
+            if not self._endpoints:
+                raise Failure("path", "The path does not exist.")
+            allowed = ", ".join(self._endpoints)
+            raise Failure("method", f"The method must be {allowed}.", headers=(("allow", allowed),))
+        if not endpoint.is_open:
+            self._application.check_key(call)
+            check_ready(service)
+        if endpoint.method == "GET":
+            return await endpoint.respond(service, call)
+        await call.read_body()
+        call.watcher = asyncio.create_task(call.watch())
+        return await endpoint.respond(service, call)

@@ -1,0 +1,192 @@
+"""One request of a client: its body, its deadline, its end, and the answer."""
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator, Callable
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import orjson
+from starlette.datastructures import QueryParams
+from starlette.types import Receive, Scope, Send
+
+from ..serving import EncodeRequest
+from .config import Config
+from .errors import Failure, of_computation, stopping, timed_out
+
+Fields = TypeVar("Fields")
+
+_BODY_SECONDS = 30.0  # of a body, after which a slow sender is refused
+_SENT_SECONDS = 10.0  # of a piece of a stream, after which a slow reader is cut off
+_IDENTIFIER = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+
+
+class Answer(NamedTuple):
+    """A whole answer, or the pieces of a stream."""
+
+    body: bytes | AsyncIterator[bytes]
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    content_type: str = "application/json"
+
+
+def answer(value: Any, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
+    """Return an answer in JSON. Arrays of numpy become lists."""
+    return Answer(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), headers=headers)
+
+
+class ClientGone(Exception):
+    """The client has closed its connection: nobody waits for the answer."""
+
+
+class Call:
+    """A request of a client, for the function that answers it. All its methods run in the thread of the loop."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, config: Config, is_tei: bool) -> None:
+        self.scope, self._receive, self._send = scope, receive, send
+        self.config = config
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.begin = monotonic()
+        given = self.headers.get(b"x-request-id", b"")
+        self.identifier = given.decode() if _IDENTIFIER.fullmatch(given) else uuid.uuid4().hex
+        self.query = QueryParams(scope["query_string"])
+        self.is_tei = is_tei  # errors have the shape of Text Embeddings Inference
+        self.body = b""
+        self.log: dict[str, Any] = {}  # for the line of the log
+        self.has_begun = False  # to answer
+        self.watcher: asyncio.Task[None] | None = None
+        self._cancel: list[Callable[[], object]] = []
+        self._why: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the request began."""
+        return monotonic() - self.begin
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the answer must be there, by the server's limit and the header x-request-timeout."""
+        seconds = self.config.request_timeout
+        if given := self.headers.get(b"x-request-timeout"):
+            try:
+                seconds = min(seconds, float(given))
+            except ValueError:
+                seconds = float("nan")
+            if not seconds > 0:
+                raise Failure("invalid", "The header x-request-timeout must be seconds above 0.")
+        left = seconds - self.seconds
+        if left <= 0:
+            raise Failure("slow", "The timeout of the request was over before its work began.")
+        return left
+
+    async def read_body(self) -> None:
+        """Read the body, unless it is too large or comes too slowly."""
+        most = self.config.max_body_bytes
+        too_large = Failure("size", f"The body must have at most {most} bytes.", headers=(("connection", "close"),))
+        length = self.headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > most:
+            raise too_large
+        parts, size = [], 0
+        end = monotonic() + _BODY_SECONDS
+        while True:
+            try:
+                message = await asyncio.wait_for(self._receive(), max(end - monotonic(), 0.001))
+            except (TimeoutError, asyncio.TimeoutError):
+                slow = f"The body has not come in {_BODY_SECONDS:.0f} s."
+                raise Failure("slow", slow, headers=(("connection", "close"),)) from None
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > most:
+                raise too_large
+            if not message.get("more_body", False):
+                break
+        self.body = b"".join(parts)
+
+    def read(self, kind: type[Fields]) -> Fields:
+        """Return the body as an object of the class `kind`."""
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except msgspec.ValidationError as error:
+            message, _, path = str(error).partition(" - at `$")
+            param = re.split(r"[.\[]", path.strip("`").lstrip("."))[0] or None
+            if param is None and (named := re.search(r"missing required field `(\w+)`", message)):
+                param = named[1]
+            raise Failure("invalid", message if param is None else f"{param}: {message}", param) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Failure("invalid", f"The body must be JSON: {error}.") from None
+
+    async def watch(self) -> None:
+        """Wait until the client is gone, and cancel the work of the request then."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.stop("disconnect")
+
+    def stop(self, why: str) -> None:
+        """Cancel the work of the request: "disconnect", "timeout", "slow_client" or "shutdown"."""
+        if self._why is None:
+            self._why = why
+            for cancel in self._cancel:
+                cancel()
+
+    @property
+    def why_stopped(self) -> str | None:
+        """The argument of `stop`, if it was called."""
+        return self._why
+
+    def cancel_by(self, cancel: Callable[[], object]) -> None:
+        """Call `cancel` when the request is stopped, at once if it was."""
+        self._cancel.append(cancel)
+        if self._why is not None:
+            cancel()
+
+    def check_stopped(self) -> None:
+        """Raise the error of a request that was stopped."""
+        if self._why is None:
+            return
+        if self._why in ("disconnect", "slow_client"):
+            raise ClientGone
+        raise timed_out() if self._why == "timeout" else stopping()
+
+    async def result_of(self, request: EncodeRequest) -> Any:
+        """Wait for the result of a request to a model."""
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+        request.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
+        timer = loop.call_later(self.remaining, self.stop, "timeout")
+        self.cancel_by(request.cancel)
+        try:
+            await done.wait()
+        finally:
+            timer.cancel()
+        self.check_stopped()
+        if request.cancelled():
+            raise stopping()
+        error = request.exception()
+        if error is not None:
+            raise of_computation(error) or error
+        return request.result()
+
+    async def send(self, sent: Answer) -> None:
+        """Send an answer. A stream ends when its client is gone, or reads too slowly."""
+        headers = [("content-type", sent.content_type), ("x-request-id", self.identifier), *sent.headers]
+        if isinstance(sent.body, bytes):
+            headers.append(("content-length", str(len(sent.body))))
+        raw = [(name.encode(), value.encode()) for name, value in headers]
+        self.has_begun = True
+        await self._send({"type": "http.response.start", "status": sent.status, "headers": raw})
+        if isinstance(sent.body, bytes):
+            await self._send({"type": "http.response.body", "body": sent.body})
+            return
+        async for piece in sent.body:
+            try:
+                await asyncio.wait_for(
+                    self._send({"type": "http.response.body", "body": piece, "more_body": True}), _SENT_SECONDS
+                )
+            except (TimeoutError, asyncio.TimeoutError):
+                self.stop("slow_client")
+                raise ClientGone from None
+        await self._send({"type": "http.response.body", "body": b""})

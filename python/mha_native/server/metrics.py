@@ -1,0 +1,135 @@
+"""Metrics in the format of Prometheus, under the names that dashboards of similar servers know."""
+
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.exposition import generate_latest
+
+from .. import _core
+from ..serving import EncodeRequest
+from .engines import EncodeEngine, Engine, TextEngine
+
+_DURATIONS = tuple(15e-6 * 1.5**i for i in range(35))  # seconds, as Text Embeddings Inference has them
+_SIZES = tuple(float(2**i) for i in range(14))
+
+# The causes of failures in the labels of Text Embeddings Inference.
+_ERRORS = {"full": "overloaded", "internal": "inference", "memory": "inference", "timeout": "dropped"}
+
+
+class Metrics:
+    """The metrics of a server over some models."""
+
+    def __init__(self, engines: Mapping[str, EncodeEngine | TextEngine]) -> None:
+        self._engines = engines
+        self._registry = registry = CollectorRegistry()
+        self._counts: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}  # of names without the suffix _total
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        Gauge("mha_native_build_info", "The version of the server.", ("version", "isa"), registry=registry).labels(
+            version("mha_native"), _core.active_isa()
+        ).set(1)
+        self._requests = Counter(
+            "mha_native_http_requests", "Requests by path and status.", ("path", "status"), registry=registry
+        )
+        self._cancelled = Counter("mha_native_cancelled", "Requests without an answer.", ("why",), registry=registry)
+        self._seconds = self._histogram("mha_native_http_request_seconds", "Time of requests.")
+        self._duration = self._histogram("te_request_duration", "Time of requests for texts.")
+        self._queue = self._histogram("te_embed_queue_duration", "Time in the queue.")
+        self._inference = self._histogram("te_embed_inference_duration", "Time of the computation.")
+        self._length = self._histogram("te_request_input_length", "Tokens of a text.", _SIZES)
+        labels = ("model_name",)
+        self._first = self._histogram("vllm:time_to_first_token_seconds", "Time to the first token.", labels=labels)
+        self._whole = self._histogram("vllm:e2e_request_latency_seconds", "Time of whole texts.", labels=labels)
+        self._waited = self._histogram("vllm:request_queue_time_seconds", "Time in the queue.", labels=labels)
+        self._ends = Counter(
+            *("vllm:request_success", "Texts by the reason of their end.", (*labels, "finished_reason")),
+            registry=registry,
+        )
+        self._prompt = Counter("vllm:prompt_tokens", "Tokens of prompts.", labels, registry=registry)
+        self._new = Counter("vllm:generation_tokens", "New tokens.", labels, registry=registry)
+        registry.register(self)
+
+    def _histogram(
+        self, name: str, about: str, buckets: tuple[float, ...] = _DURATIONS, labels: tuple[str, ...] = ()
+    ) -> Histogram:
+        return Histogram(name, about, labels, registry=self._registry, buckets=buckets)
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """Count an answer. `path` is the one of the endpoint, without data of the client."""
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.observe(seconds)
+
+    def cancelled(self, why: str) -> None:
+        """Count a request without an answer."""
+        self._cancelled.labels(why).inc()
+
+    def failed(self, cause: str) -> None:
+        """Count a failure of a request for texts."""
+        self._count("te_request_failure", err=_ERRORS.get(cause, "validation"))
+
+    def computed(self, engine: Engine, request: EncodeRequest) -> None:
+        """Count a request whose texts were computed."""
+        name = "te_embed" if engine.kind == "embedding" else "te_predict"
+        self._count("te_request_count", method="single" if len(request.token_counts) == 1 else "batch")
+        self._count("te_request_success")
+        self._count(f"{name}_count", len(request.token_counts))
+        self._count(f"{name}_success", len(request.token_counts))
+        _, queued, computed = request.statistics
+        self._queue.observe(queued)
+        self._inference.observe(computed)
+        self._duration.observe(queued + computed)
+        for count in request.token_counts:
+            self._length.observe(count)
+
+    def generated(self, engine: Engine, statistics: Any, reason: str) -> None:
+        """Count a text of a language model by its statistics and the reason of its end."""
+        self._ends.labels(engine.name, reason).inc()
+        self._prompt.labels(engine.name).inc(statistics.prompt_tokens)
+        self._new.labels(engine.name).inc(statistics.new_tokens)
+        self._waited.labels(engine.name).observe(statistics.queue_seconds)
+        self._first.labels(engine.name).observe(statistics.first_token_seconds)
+        self._whole.labels(engine.name).observe(statistics.first_token_seconds + statistics.new_seconds)
+
+    def _count(self, name: str, more: int = 1, **labels: str) -> None:
+        key = name, tuple(labels.items())
+        self._counts[key] = self._counts.get(key, 0) + more
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics that are counted here, or that the models know."""
+        for (name, labels), value in self._counts.items():
+            yield _metric(name, "Requests and texts.", [(dict(labels), value)])
+        engines = list(self._engines.values())
+        loaded = [({"model": engine.name}, 1.0) for engine in engines]
+        yield _metric("mha_native_model_loaded", "Models that are open.", loaded)
+        encoders = [engine for engine in engines if isinstance(engine, EncodeEngine)]
+        yield _metric("te_queue_size", "Requests that wait.", [({}, sum(each.queued()[0] for each in encoders))])
+        found: dict[str, list[tuple[dict[str, str], float]]] = {}
+        for engine in engines:
+            if isinstance(engine, TextEngine):
+                label, statistics = {"model_name": engine.name}, engine.batcher.statistics
+                for name, number in (
+                    ("num_requests_running", statistics.running),
+                    ("num_requests_waiting", statistics.waiting),
+                    ("kv_cache_usage_perc", statistics.used_pages / statistics.num_pages),
+                    ("num_preemptions_total", statistics.preempted),
+                    ("prefix_cache_queries_total", statistics.prefix_queries),
+                    ("prefix_cache_hits_total", statistics.prefix_hits),
+                ):
+                    found.setdefault(name, []).append((label, number))
+        for name, samples in found.items():
+            yield _metric(f"vllm:{name}", "Of the queue of a language model.", samples)
+
+    def text(self) -> bytes:
+        """Return all metrics in the text format 0.0.4."""
+        return generate_latest(self._registry)
+
+
+def _metric(name: str, about: str, samples: list[tuple[dict[str, str], float]]) -> Metric:
+    """Return a metric with exactly this name: classes of prometheus_client add a suffix."""
+    metric = Metric(name, about, "unknown")
+    for labels, value in samples:
+        metric.add_sample(name, labels, value)
+    return metric

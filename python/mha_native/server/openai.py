@@ -1,0 +1,106 @@
+"""Embeddings and the list of models, as the API of OpenAI has them."""
+
+import base64
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from .calls import Answer, Call, answer
+from .engines import EMBEDDING, EncodeEngine, Engine
+from .errors import Failure
+from .inputs import check_whole, texts_of
+from .service import Endpoint, Service
+
+
+class _Embeddings(msgspec.Struct):
+    input: str | list[Any]
+    model: str | None = None
+    encoding_format: str | None = None
+    dimensions: int | None = None
+    prompt_name: str | None = None
+    truncate: bool = True
+    normalize: bool | None = None
+
+
+async def _embeddings(service: Service, call: Call) -> Answer:
+    asked = call.read(_Embeddings)
+    if asked.encoding_format not in (None, "float", "base64"):
+        raise Failure("invalid", 'encoding_format: must be "float" or "base64"', "encoding_format")
+    texts = texts_of(call, "input", asked.input)
+    engine = service.engine(call, asked.model, (EMBEDDING,))
+    options = embedding_options(engine, asked.dimensions, asked.normalize, asked.prompt_name)
+    if not asked.truncate:
+        await service.in_pool(sum(map(len, texts)), lambda: check_whole(engine, texts, "input"))
+    rows, request = await service.encoded(call, engine, texts, "input", **options)
+    values: Any = rows
+    if asked.encoding_format == "base64":
+        values = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in np.ascontiguousarray(rows)]
+    count = sum(request.token_counts)
+    return answer(
+        {
+            "object": "list",
+            "data": [{"object": "embedding", "index": i, "embedding": value} for i, value in enumerate(values)],
+            "model": engine.name,
+            "usage": {"prompt_tokens": count, "total_tokens": count},
+        },
+        work_headers(call, request),
+    )
+
+
+def embedding_options(
+    engine: EncodeEngine, dimensions: int | None, normalize: bool | None, prompt_name: str | None
+) -> dict[str, Any]:
+    """Return the options of `SentenceEncoder.encode` for the fields of a request."""
+    options: dict[str, Any] = {}
+    if dimensions is not None:
+        most = engine.model.embed_dim
+        if not 1 <= dimensions <= most:
+            raise Failure("invalid", f"dimensions: must be from 1 to {most}; got {dimensions}", "dimensions")
+        options |= {"truncate_dim": dimensions, "normalize": True}
+    if normalize is not None:
+        options["normalize"] = normalize
+    if prompt_name is not None:
+        options["prompt_name"] = prompt_name
+    return options
+
+
+def work_headers(call: Call, request: Any) -> tuple[tuple[str, str], ...]:
+    """Return the headers of Text Embeddings Inference about the work of a request, in milliseconds."""
+    tokens, queued, computed = request.statistics
+    call.log |= {"queue_ms": round(1e3 * queued, 2), "compute_ms": round(1e3 * computed, 2)}
+    return (
+        ("x-compute-tokens", str(tokens)),
+        ("x-total-time", str(round(1e3 * call.seconds))),
+        ("x-queue-time", str(round(1e3 * queued))),
+        ("x-inference-time", str(round(1e3 * computed))),
+    )
+
+
+def _model(service: Service, engine: Engine) -> dict[str, Any]:
+    found = {
+        "id": engine.name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "mha_native",
+        "max_model_len": engine.max_length,
+        "kind": engine.kind,
+        "weight_dtype": engine.weight_dtype,
+    }
+    return found | ({"dimensions": engine.model.embed_dim} if engine.kind == EMBEDDING else {})
+
+
+async def _models(service: Service, call: Call) -> Answer:
+    return answer({"object": "list", "data": [_model(service, engine) for engine in service.engines.values()]})
+
+
+async def _one_model(service: Service, call: Call) -> Answer:
+    name = call.scope["path_params"]["name"]
+    return answer(_model(service, service.engine(call, name, tuple({each.kind for each in service.engines.values()}))))
+
+
+ENDPOINTS = [
+    *(Endpoint("POST", path, _embeddings) for path in ("/v1/embeddings", "/embeddings")),
+    Endpoint("GET", "/v1/models", _models),
+    Endpoint("GET", "/v1/models/{name:path}", _one_model),
+]

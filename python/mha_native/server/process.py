@@ -1,0 +1,171 @@
+"""A server as a process: its socket, its signals, and its log."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from types import FrameType
+
+import orjson
+import uvicorn
+
+from .application import Application
+from .config import Config
+
+_log = logging.getLogger("mha_native.server")
+
+_Place = str | tuple[str, int]  # the path of a socket, or a host and a port
+
+
+def serve(config: Config, place: _Place, grace: float, log_format: str, log_level: str) -> int:
+    """Serve the models of a configuration until a signal ends the process.
+
+    The line ``ready ADDRESS models=NAMES`` is on standard output when all models are open. Returns 0, or 1 if requests
+    were ended after `grace` seconds.
+
+    Raises the exception with which a model cannot be opened, or OSError if the socket cannot be opened.
+    """
+    _set_log(log_format, log_level)
+    with _listening(place) as (listener, address):
+        if not config.api_keys and not isinstance(place, str) and not _is_of_this_machine(place[0]):
+            _log.warning("the server needs no key, and other machines can reach %s", address)
+        server = _Server(config, grace, f"ready {address} models={','.join(config.models)}")
+        server.run([listener])
+    if server.error is not None:
+        raise server.error
+    return 0 if server.has_drained else 1
+
+
+class _Server(uvicorn.Server):
+    """A server of uvicorn that ends when its requests have ended, and prints a line when it is ready."""
+
+    def __init__(self, config: Config, grace: float, ready: str) -> None:
+        self._application = Application(config, self._loaded)
+        self._grace, self._ready = grace, ready
+        self.error: Exception | None = None
+        self.has_drained = True
+        self._draining: asyncio.Task[None] | None = None
+        super().__init__(
+            uvicorn.Config(
+                self._application,
+                lifespan="on",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=5,
+                h11_max_incomplete_event_size=16384,
+                ws="none",
+                backlog=2048,
+            )
+        )
+
+    def _loaded(self, error: Exception | None) -> None:
+        self.error = error
+        if error is not None:
+            self.should_exit = True
+        elif not self._application.service.is_draining:
+            print(self._ready, flush=True)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle the signals that end a process while the server runs, if this is the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain at the first signal, and end at once at the second one."""
+        if self._draining is not None:
+            self.should_exit = self.force_exit = True
+            return
+        self._draining = asyncio.get_event_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        self.has_drained = await self._application.drain(self._grace)
+        self.should_exit = True
+
+
+@contextlib.contextmanager
+def _listening(place: _Place) -> Iterator[tuple[socket.socket, str]]:
+    """Open a socket that listens, and return it with its address."""
+    if not isinstance(place, str):
+        host, port = place
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, port), family=family, backlog=2048) as listener:
+            shown = f"[{host}]" if ":" in host else host
+            yield listener, f"http://{shown}:{listener.getsockname()[1]}"
+        return
+    _remove_stale(place)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)  # for the user of this process only
+    try:
+        listener.bind(place)
+    finally:
+        os.umask(before)
+    with listener:
+        listener.listen(2048)
+        try:
+            yield listener, f"unix:{place}"
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(place)
+
+
+def _remove_stale(path: str) -> None:
+    """Remove the socket of a server that has ended; OSError if one listens there."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise FileExistsError(f"{path} exists, and is no socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            if probe.connect_ex(path) == 0:
+                raise FileExistsError(f"{path}: another server listens there")
+        os.unlink(path)
+
+
+def _is_of_this_machine(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _set_log(log_format: str, level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JSON() if log_format == "json" else _Text("%(asctime)s %(levelname)s %(message)s"))
+    _log.handlers[:] = [handler]
+    _log.setLevel(level.upper())
+    _log.propagate = False
+
+
+class _JSON(logging.Formatter):
+    """A log with an object in each line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "ts": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line).decode()
+
+
+class _Text(logging.Formatter):
+    """A log for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
+        return " ".join(filter(None, (super().format(record), fields)))

@@ -1,0 +1,58 @@
+"""A server in a thread of the test, on a free port of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("msgspec")
+pytest.importorskip("orjson")
+pytest.importorskip("prometheus_client")
+pytest.importorskip("httpx")
+pytest.importorskip("uvicorn")
+
+import httpx
+import uvicorn
+
+from mha_native.server.application import Application
+from mha_native.server.config import Config
+from mha_native.server.service import Service
+
+
+class Running(NamedTuple):
+    url: str
+    client: httpx.Client
+    application: Application
+
+    @property
+    def service(self) -> Service:
+        return self.application.service
+
+
+@contextlib.contextmanager
+def running(config: Config) -> Iterator[Running]:
+    """Serve until the end of the context. The models are open at its begin."""
+    application = Application(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server = uvicorn.Server(uvicorn.Config(application, lifespan="on", log_config=None, ws="none"))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            with httpx.Client(base_url=url, timeout=20, trust_env=False) as client:
+                end = time.monotonic() + 20
+                while not server.started or client.get("/ready").status_code != 200:
+                    assert time.monotonic() < end
+                    assert thread.is_alive()
+                    time.sleep(0.01)
+                yield Running(url, client, application)
+        finally:
+            server.should_exit = True
+            thread.join()
