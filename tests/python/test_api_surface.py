@@ -55,6 +55,8 @@ PLUGS = {
     "interop.llama_index.MhaNativeEmbedding": "llama_index.core",
     "interop.llama_index.MhaNativeRanker": "llama_index.core",
     "interop.sklearn.TextEmbedder": "sklearn",
+    "server.Config": "prometheus_client",
+    "server.app": "prometheus_client",
     "sentence_transformers.Transformer": "sentence_transformers",
 }
 

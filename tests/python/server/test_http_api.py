@@ -304,8 +304,7 @@ def test_a_full_queue_a_timeout_and_a_client_that_leaves(server: Running, gate: 
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "tei", "word"),
-    [(RuntimeError("/home/secret"), 500, 424, "log"), (MemoryError(), 503, 424, "memory")],
+    ("error", "status", "word"), [(RuntimeError("/home/secret"), 500, "log"), (MemoryError(), 503, "memory")]
 )
 def test_errors_of_a_computation(
     server: Running, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, word: str

@@ -13,6 +13,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 pytest.importorskip("httpx")
 
+import httpx
 import tiny_bert
 import tiny_classifiers
 from http_server import Running, running
@@ -60,9 +61,10 @@ def test_openai(server: Running, models: dict[str, Path]) -> None:
 
 
 def test_cohere(server: Running, models: dict[str, Path]) -> None:
-    cohere = pytest.importorskip("cohere")
-    client = cohere.ClientV2(api_key="key", base_url=server.url)
-    found = client.rerank(model="rank", query="hungry", documents=TEXTS, top_n=2)
+    cohere = pytest.importorskip("cohere.client_v2", exc_type=ImportError)
+    with httpx.Client() as transport:
+        client = cohere.ClientV2(api_key="key", base_url=server.url, httpx_client=transport)
+        found = client.rerank(model="rank", query="hungry", documents=TEXTS, top_n=2)
     ranker = TextClassifier.from_pretrained(models["rank"])
     scores = ranker.predict_proba([("hungry", text) for text in TEXTS], function_to_apply="sigmoid")[:, 0]
     assert {entry.index: entry.relevance_score for entry in found.results} == dict(enumerate(scores.tolist()))

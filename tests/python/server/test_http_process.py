@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -31,9 +32,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "mha_native", "serve", *arguments]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
-    )
+    log: Any = tempfile.TemporaryFile("w+")  # noqa: SIM115  a pipe that nobody reads would block the server
+    own = {**os.environ, **environment}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=own)
+    process.stderr = log
+    return process
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
@@ -42,8 +45,12 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, err = process.communicate(timeout=20)
-    return process.returncode, err
+    assert process.stdout is not None
+    assert process.stderr is not None
+    code = process.wait(20)
+    with process.stdout, process.stderr as log:
+        log.seek(0)
+        return code, log.read()
 
 
 def test_every_request_is_answered_around_sigterm(model: Path) -> None:
@@ -88,7 +95,7 @@ def test_a_socket_of_one_user(model: Path, tmp_path: Path) -> None:
     assert (again := end(start("--model", str(model), "--unix-socket", str(place))))[0] == 2
     assert "another server listens there" in again[1]
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=20)
+    end(process)
     assert place.exists()
     process = start("--model", str(model), "--unix-socket", str(place))  # takes the place of the dead one
     assert first_line(process).startswith("ready")
