@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from . import information, openai, rerank, tei
+from . import completions, information, openai, rerank, tei
 from .calls import Answer, Call, ClientGone
 from .config import Config
 from .errors import Failure, of_computation
@@ -22,7 +22,13 @@ from .service import Endpoint, Service
 
 _log = logging.getLogger("mha_native.server")
 
-_ENDPOINTS: list[Endpoint] = [*information.ENDPOINTS, *openai.ENDPOINTS, *tei.ENDPOINTS, *rerank.ENDPOINTS]
+_ENDPOINTS: list[Endpoint] = [
+    *information.ENDPOINTS,
+    *openai.ENDPOINTS,
+    *tei.ENDPOINTS,
+    *rerank.ENDPOINTS,
+    *completions.ENDPOINTS,
+]
 
 _QUIET_SECONDS = 0.2  # without a request, after which a server that drains may end
 

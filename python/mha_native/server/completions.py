@@ -1,0 +1,435 @@
+"""Continuations of texts and answers to conversations, as the API of OpenAI has them, whole or in pieces."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from importlib.metadata import version
+from time import time
+from typing import Any
+
+import msgspec
+import orjson
+
+from ..models import TokenLogprobs
+from ..serving import Request, StepEvent
+from .calls import Answer, Call, answer
+from .engines import TEXT, TextEngine
+from .errors import Failure, of_computation, stopping, timed_out
+from .inputs import check_count
+from .service import Endpoint, Service
+
+_PING_SECONDS = 15.0  # without a piece, after which a stream gets a comment, for proxies
+
+_STREAM = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
+
+# Fields that are not supported, with the values that ask for nothing.
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "chat_template": (),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "prediction": (),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none",),
+    "tools": ([],),
+}
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+# Options of the library that are fields of the same name.
+_SAME = (
+    *("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed"),
+    *("stop_token_ids", "ignore_eos"),
+)
+
+
+class _Usage(msgspec.Struct):
+    include_usage: bool = False
+
+
+class _Asked(msgspec.Struct, kw_only=True):  # type: ignore[call-arg]
+    """The fields of both endpoints."""
+
+    model: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: _Usage | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+
+
+class _Completion(_Asked, kw_only=True):  # type: ignore[call-arg]
+    prompt: str | list[Any]
+    logprobs: int | None = None
+
+
+class _Chat(_Asked, kw_only=True):  # type: ignore[call-arg]
+    messages: list[dict[str, Any]]
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+
+class _Form:
+    """The objects of an endpoint: whole answers, and chunks of a stream."""
+
+    prefix: str
+    whole: str
+    chunk: str
+
+    def __init__(self, engine: TextEngine, created: int) -> None:
+        self._engine = engine
+        self.head = {
+            "id": f"{self.prefix}-{uuid.uuid4().hex}",
+            "object": self.whole,
+            "created": created,
+            "model": engine.name,
+            "system_fingerprint": f"mha_native-{version('mha_native')}-{engine.weight_dtype}",
+        }
+
+    def choice(self, index: int, text: str, logprobs: Any, reason: str) -> dict[str, Any]:
+        """Return a whole choice."""
+        raise NotImplementedError
+
+    def pieces(self, index: int, is_first: bool, event: StepEvent, has_logprobs: bool) -> list[dict[str, Any]]:
+        """Return the choices of the chunks of an event."""
+        raise NotImplementedError
+
+    def logprobs(self, found: tuple[TokenLogprobs, ...], begin: int) -> Any:
+        """Return log-probabilities; the text before them has `begin` characters."""
+        raise NotImplementedError
+
+    def text(self, token: int) -> str:
+        return self._engine.model.generator.tokenizer.decode([token])
+
+
+class _TextForm(_Form):
+    prefix, whole, chunk = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, engine: TextEngine, created: int) -> None:
+        super().__init__(engine, created)
+        self._offsets: dict[int, int] = {}  # characters of each choice so far
+
+    def choice(self, index: int, text: str, logprobs: Any, reason: str) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def pieces(self, index: int, is_first: bool, event: StepEvent, has_logprobs: bool) -> list[dict[str, Any]]:
+        logprobs = self.logprobs(event.logprobs, self._offsets.get(index, 0)) if has_logprobs else None
+        if logprobs is not None:
+            self._offsets[index] = self._offsets.get(index, 0) + sum(map(len, logprobs["tokens"]))
+        return [self.choice(index, event.piece, logprobs, event.finish_reason)]  # type: ignore[arg-type]
+
+    def logprobs(self, found: tuple[TokenLogprobs, ...], begin: int) -> Any:
+        texts = [self.text(each.token) for each in found]
+        offsets = [begin + sum(map(len, texts[:i])) for i in range(len(texts))]
+        return {
+            "tokens": texts,
+            "token_logprobs": [each.logprob for each in found],
+            "top_logprobs": [{self.text(token): value for token, value in each.top} for each in found],
+            "text_offset": offsets,
+        }
+
+
+class _ChatForm(_Form):
+    prefix, whole, chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def choice(self, index: int, text: str, logprobs: Any, reason: str) -> dict[str, Any]:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
+
+    def pieces(self, index: int, is_first: bool, event: StepEvent, has_logprobs: bool) -> list[dict[str, Any]]:
+        def piece(delta: dict[str, Any], logprobs: Any = None, reason: str | None = None) -> dict[str, Any]:
+            return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+
+        found = [piece({"role": "assistant", "content": ""})] if is_first else []
+        logprobs = self.logprobs(event.logprobs, 0) if has_logprobs and event.logprobs else None
+        if event.piece or logprobs:
+            found.append(piece({"content": event.piece}, logprobs))
+        if event.finish_reason is not None:
+            found.append(piece({}, None, event.finish_reason))
+        return found
+
+    def logprobs(self, found: tuple[TokenLogprobs, ...], begin: int) -> Any:
+        return {
+            "content": [
+                self._entry(each.token, each.logprob)
+                | {"top_logprobs": [self._entry(token, value) for token, value in each.top]}
+                for each in found
+            ],
+            "refusal": None,
+        }
+
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self.text(token)
+        whole = "\ufffd" not in text  # else it is a part of a character, whose bytes the tokenizer does not tell
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if whole else None}
+
+
+class _Texts:
+    """The texts of a request: some for each prompt. Events come by a queue, as steps end."""
+
+    def __init__(self, service: Service, call: Call, engine: TextEngine, requests: list[Request], copies: int) -> None:
+        self._service, self._call, self._engine = service, call, engine
+        self._requests, self._copies = requests, copies
+        self._events: asyncio.Queue[tuple[int, StepEvent]] = asyncio.Queue()
+        self._left = len(requests)
+        for i, request in enumerate(requests):
+            call.cancel_by(request.cancel)
+            engine.attach(request, lambda event, i=i: self._events.put_nowait((i, event)))  # type: ignore[misc]
+
+    async def next(self) -> list[tuple[int, StepEvent]]:
+        """Wait for events, and return all that are there; none after the end of all texts, or if none came for some
+        time. Raises the failure that ends a text."""
+        if not self._left:
+            return []
+        try:
+            found = [await asyncio.wait_for(self._events.get(), _PING_SECONDS)]
+        except (TimeoutError, asyncio.TimeoutError):
+            return []
+        while not self._events.empty():
+            found.append(self._events.get_nowait())
+        for i, event in found:
+            if event.finish_reason is not None:
+                self._left -= 1
+                self._service.metrics.generated(self._engine, self._requests[i].statistics, event.finish_reason)
+                self._check(i, event.finish_reason)
+        return found
+
+    def _check(self, index: int, reason: str) -> None:
+        """Raise the failure of a text that is not whole, and end the others."""
+        if reason in ("stop", "length"):
+            return
+        self.cancel()
+        self._call.check_stopped()
+        if reason == "timeout":
+            raise timed_out()
+        if reason == "cancelled":
+            raise stopping()
+        try:
+            self._requests[index].result(0)
+        except Exception as error:
+            raise of_computation(error) or error from error
+
+    def cancel(self) -> None:
+        for request in self._requests:
+            request.cancel()
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._left
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        each = [request.statistics for request in self._requests]
+        prompts = sum(one.prompt_tokens for one in each[:: self._copies])
+        new, cached = sum(one.new_tokens for one in each), sum(one.cached_tokens for one in each[:: self._copies])
+        self._call.log |= {"prompt_tokens": prompts, "completion_tokens": new}
+        return {
+            "prompt_tokens": prompts,
+            "completion_tokens": new,
+            "total_tokens": prompts + new,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+
+    async def whole(self, form: _Form, has_logprobs: bool) -> Answer:
+        """Wait for all texts, and return the answer."""
+        while not self.has_ended:
+            await self.next()
+        choices = []
+        for i, request in enumerate(self._requests):
+            found = request.completion(0)
+            logprobs = form.logprobs(found.logprobs or (), 0) if has_logprobs else None
+            choices.append(form.choice(i, found.text, logprobs, found.finish_reason))
+        return answer({**form.head, "choices": choices, "usage": self.usage})
+
+    async def stream(self, form: _Form, has_logprobs: bool, has_usage: bool) -> Answer:
+        """Wait for the first event, and return an answer that goes on with the others."""
+        first: list[tuple[int, StepEvent]] = []
+        while not first:
+            first = await self.next()
+        pieces = self._pieces(form, has_logprobs, has_usage, first)
+        return Answer(pieces, headers=_STREAM, content_type="text/event-stream; charset=utf-8")
+
+    async def _pieces(
+        self, form: _Form, has_logprobs: bool, has_usage: bool, found: list[tuple[int, StepEvent]]
+    ) -> AsyncIterator[bytes]:
+        head = {**form.head, "object": form.chunk} | ({"usage": None} if has_usage else {})
+        begun: set[int] = set()
+        try:
+            while True:
+                data = []
+                for i, event in found:
+                    for choice in form.pieces(i, i not in begun, event, has_logprobs):
+                        data.append(_event({**head, "choices": [choice]}))
+                    begun.add(i)
+                if self.has_ended:
+                    usage = self.usage
+                    if has_usage:
+                        data.append(_event({**head, "choices": [], "usage": usage}))
+                    yield b"".join([*data, b"data: [DONE]\n\n"])
+                    return
+                yield b"".join(data) or b": ping\n\n"
+                try:
+                    found = await self.next()
+                except Failure as failure:
+                    yield _event({"error": failure.error})
+                    return
+        finally:
+            self.cancel()
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+async def _completions(service: Service, call: Call) -> Answer:
+    asked = call.read(_Completion)
+    _check_supported(call)
+    prompts = asked.prompt
+    if isinstance(prompts, str) or (prompts and all(type(token) is int for token in prompts)):
+        prompts = [prompts]
+    check_count(call, "prompt", prompts)
+    for i, prompt in enumerate(prompts):
+        if not isinstance(prompt, str) and not (
+            isinstance(prompt, list) and all(type(token) is int for token in prompt)
+        ):
+            raise Failure("invalid", f"prompt[{i}]: must be a text, or a list of tokens", "prompt")
+    if asked.logprobs is not None and not 0 <= asked.logprobs <= 5:
+        raise Failure("invalid", f"logprobs: must be from 0 to 5; got {asked.logprobs}", "logprobs")
+    engine = service.engine(call, asked.model, (TEXT,))
+    options, copies = _options(call, asked, 16), _copies(asked)
+
+    def submit(made: list[Request]) -> None:
+        for prompt in prompts:
+            made += engine.batcher.submit(prompt, n=copies, logprobs=asked.logprobs, **options)
+
+    texts = await _texts(service, call, engine, sum(map(len, prompts)), copies, submit, "prompt")
+    return await _answer(texts, _TextForm(engine, int(time())), asked, asked.logprobs is not None)
+
+
+async def _chat(service: Service, call: Call) -> Answer:
+    asked = call.read(_Chat)
+    _check_supported(call)
+    messages = [_message(i, message) for i, message in enumerate(asked.messages)]
+    if not messages:
+        raise Failure("empty", "messages: must hold a message at least", "messages")
+    top = asked.top_logprobs or 0
+    if not 0 <= top <= 20:
+        raise Failure("invalid", f"top_logprobs: must be from 0 to 20; got {top}", "top_logprobs")
+    if asked.top_logprobs is not None and not asked.logprobs:
+        raise Failure("invalid", "top_logprobs: needs logprobs", "top_logprobs")
+    engine = service.engine(call, asked.model, (TEXT,))
+    options, copies = _options(call, asked, service.config.max_new_tokens), _copies(asked)
+    options["logprobs"] = top if asked.logprobs else None
+
+    def submit(made: list[Request]) -> None:
+        made += engine.batcher.submit_chat(messages, n=copies, **options)
+
+    size = sum(len(message["content"]) for message in messages)
+    texts = await _texts(service, call, engine, size, copies, submit, "messages")
+    return await _answer(texts, _ChatForm(engine, int(time())), asked, bool(asked.logprobs))
+
+
+async def _answer(texts: _Texts, form: _Form, asked: _Asked, has_logprobs: bool) -> Answer:
+    if not asked.stream:
+        return await texts.whole(form, has_logprobs)
+    has_usage = asked.stream_options is not None and asked.stream_options.include_usage
+    return await texts.stream(form, has_logprobs, has_usage)
+
+
+async def _texts(
+    service: Service,
+    call: Call,
+    engine: TextEngine,
+    size: int,
+    copies: int,
+    submit: Callable[[list[Request]], None],
+    param: str,
+) -> _Texts:
+    """Return the texts whose requests `submit` adds to a list."""
+    made: list[Request] = []
+    try:
+        await service.submitted(call, engine, size, lambda: submit(made), param)
+    except BaseException:
+        for request in made:
+            request.cancel()
+            engine.attach(request, lambda _: None)
+        raise
+    return _Texts(service, call, engine, made, copies)
+
+
+def _options(call: Call, asked: _Asked, most_new: int) -> dict[str, Any]:
+    """Return the options of `Batcher.submit` for the fields of a request."""
+    given = {name: getattr(asked, name) for name in _SAME}
+    options = {"temperature": 1.0} | {name: value for name, value in given.items() if value is not None}
+    if asked.top_k is not None and asked.top_k > 0:  # others ask for all tokens
+        options["top_k"] = asked.top_k
+    if asked.logit_bias:
+        try:
+            options["logit_bias"] = {int(token): value for token, value in asked.logit_bias.items()}
+        except ValueError:
+            raise Failure("invalid", "logit_bias: must have tokens as keys", "logit_bias") from None
+    if asked.stop:
+        stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop
+        if len(stop) > 4:
+            raise Failure("invalid", f"stop: must hold at most 4 texts; got {len(stop)}", "stop")
+        options["stop"] = stop
+    most = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    if most is not None and most < 1:
+        raise Failure("invalid", f"max_tokens: must be at least 1; got {most}", "max_tokens")
+    return options | {"max_new_tokens": most_new if most is None else most, "timeout": call.remaining}
+
+
+def _copies(asked: _Asked) -> int:
+    copies = 1 if asked.n is None else asked.n
+    if not 1 <= copies <= 8:
+        raise Failure("invalid", f"n: must be from 1 to 8; got {copies}", "n")
+    return copies
+
+
+def _check_supported(call: Call) -> None:
+    """Raise the failure of a field that asks for something that no model here does."""
+    for name, value in call.read(dict[str, Any]).items():
+        if name in _UNSUPPORTED and value is not None and value not in _UNSUPPORTED[name]:
+            raise Failure("invalid", f"{name}: is not supported", name)
+
+
+def _message(index: int, message: dict[str, Any]) -> dict[str, str]:
+    """Return a message with a text as its content."""
+    role, content = message.get("role"), message.get("content")
+    if role not in _ROLES:
+        known = ", ".join(_ROLES)
+        raise Failure("invalid", f"messages[{index}]: role must be one of {known}", "messages")
+    if message.get("tool_calls"):
+        raise Failure("invalid", f"messages[{index}]: tool_calls are not supported", "messages")
+    if isinstance(content, list):
+        texts = [
+            part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content
+        ]
+        content = None if not all(isinstance(text, str) for text in texts) else "".join(map(str, texts))
+        if content is None:
+            raise Failure("invalid", f"messages[{index}]: only parts of type text are supported", "messages")
+    if not isinstance(content, str):
+        raise Failure("invalid", f"messages[{index}]: content must be a text, or a list of parts", "messages")
+    return {"role": _ROLES[role], "content": content}
+
+
+ENDPOINTS = [
+    Endpoint("POST", "/v1/completions", _completions),
+    Endpoint("POST", "/v1/chat/completions", _chat),
+]
