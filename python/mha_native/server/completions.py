@@ -283,7 +283,10 @@ class _Texts:
                         data.append(_event({**head, "choices": [], "usage": usage}))
                     yield b"".join([*data, b"data: [DONE]\n\n"])
                     return
-                yield b"".join(data) or b": ping\n\n"
+                if data:
+                    yield b"".join(data)
+                elif not found:
+                    yield b": ping\n\n"
                 try:
                     found = await self.next()
                 except Failure as failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import socket
 import threading
@@ -301,6 +302,32 @@ def test_a_full_queue_a_timeout_and_a_client_that_leaves(server: Running, gate: 
     gate.is_open.set()
     assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
     assert 'mha_native_cancelled_total{why="disconnect"} 2.0' in server.client.get("/metrics").text
+
+
+def test_a_server_that_drains_waits_for_its_requests(models: dict[str, Path], gate: Gate) -> None:
+    gate.is_open.set()
+    with running(Config({"embed": models["embed"]})) as server, ThreadPoolExecutor(2) as pool:
+        gate.is_open.clear()
+        running_one = pool.submit(server.client.post, "/v1/embeddings", json={"input": "a"})
+        until(lambda: len(server.application.calls) == 1)
+        drained = asyncio.run_coroutine_threadsafe(server.application.drain(20), server.loop)
+        until(lambda: server.service.is_draining)
+        for path in ("/v1/embeddings", "/embed"):
+            refused = server.client.post(path, json={"input": "a"})
+            assert (refused.status_code, refused.headers["connection"]) == (503, "close")
+        assert server.client.get("/ready").status_code == 503
+        assert server.client.get("/health").status_code == 200
+        assert not drained.done()
+        gate.is_open.set()
+        assert drained.result(20)
+        assert running_one.result(20).status_code == 200
+        server.service.is_draining = False
+        gate.is_open.clear()
+        late = pool.submit(server.client.post, "/v1/embeddings", json={"input": "a"})
+        until(lambda: len(server.application.calls) == 1)
+        assert asyncio.run_coroutine_threadsafe(server.application.drain(0.1), server.loop).result(20) is False
+        assert (late.result(20).status_code, late.result().headers["connection"]) == (503, "close")
+        gate.is_open.set()
 
 
 @pytest.mark.parametrize(

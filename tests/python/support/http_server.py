@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -30,6 +31,7 @@ class Running(NamedTuple):
     url: str
     client: httpx.Client
     application: Application
+    loop: asyncio.AbstractEventLoop
 
     @property
     def service(self) -> Service:
@@ -43,7 +45,13 @@ def running(config: Config) -> Iterator[Running]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         server = uvicorn.Server(uvicorn.Config(application, lifespan="on", log_config=None, ws="none"))
-        thread = threading.Thread(target=server.run, args=([listener],))
+        loops: list[asyncio.AbstractEventLoop] = []
+
+        async def serve() -> None:
+            loops.append(asyncio.get_running_loop())
+            await server.serve([listener])
+
+        thread = threading.Thread(target=asyncio.run, args=(serve(),))
         thread.start()
         try:
             with httpx.Client(base_url=url, timeout=20, trust_env=False) as client:
@@ -52,7 +60,7 @@ def running(config: Config) -> Iterator[Running]:
                     assert time.monotonic() < end
                     assert thread.is_alive()
                     time.sleep(0.01)
-                yield Running(url, client, application)
+                yield Running(url, client, application, loops[0])
         finally:
             server.should_exit = True
             thread.join()
