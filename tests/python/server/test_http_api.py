@@ -235,6 +235,7 @@ def test_state_of_the_server(server: Running, encoder: SentenceEncoder) -> None:
     assert wrong.headers["allow"] == "POST"
     assert get("/health", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
     assert get("/health", headers={"x-request-id": "a b"}).headers["x-request-id"] != "a b"
+    assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
     text = get("/metrics").text
     for name in (
         "te_request_count{",
