@@ -51,7 +51,7 @@ class _Usage(msgspec.Struct):
     include_usage: bool = False
 
 
-class _Asked(msgspec.Struct, kw_only=True):  # type: ignore[call-arg]
+class _Asked(msgspec.Struct):
     """The fields of both endpoints."""
 
     model: str | None = None
@@ -74,13 +74,13 @@ class _Asked(msgspec.Struct, kw_only=True):  # type: ignore[call-arg]
     max_completion_tokens: int | None = None
 
 
-class _Completion(_Asked, kw_only=True):  # type: ignore[call-arg]
-    prompt: str | list[Any]
+class _Completion(_Asked):
+    prompt: str | list[Any] | None = None
     logprobs: int | None = None
 
 
-class _Chat(_Asked, kw_only=True):  # type: ignore[call-arg]
-    messages: list[dict[str, Any]]
+class _Chat(_Asked):
+    messages: list[dict[str, Any]] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
@@ -304,6 +304,8 @@ async def _completions(service: Service, call: Call) -> Answer:
     asked = call.read(_Completion)
     _check_supported(call)
     prompts = asked.prompt
+    if prompts is None:
+        raise Failure("invalid", "prompt: must be a text, or a list of texts", "prompt")
     if isinstance(prompts, str) or (prompts and all(type(token) is int for token in prompts)):
         prompts = [prompts]
     check_count(call, "prompt", prompts)
@@ -328,7 +330,7 @@ async def _completions(service: Service, call: Call) -> Answer:
 async def _chat(service: Service, call: Call) -> Answer:
     asked = call.read(_Chat)
     _check_supported(call)
-    messages = [_message(i, message) for i, message in enumerate(asked.messages)]
+    messages = [_message(i, message) for i, message in enumerate(asked.messages or ())]
     if not messages:
         raise Failure("empty", "messages: must hold a message at least", "messages")
     top = asked.top_logprobs or 0

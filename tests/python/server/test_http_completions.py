@@ -118,6 +118,7 @@ def test_conversations_are_those_of_the_model(server: Running, model: CausalLM) 
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/completions", {}, "prompt"),
     ("/v1/completions", {"prompt": []}, "prompt"),
     ("/v1/completions", {"prompt": [None]}, "prompt[0]"),
     ("/v1/completions", {"prompt": [10**9]}, "prompt"),
@@ -133,6 +134,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/completions", {"prompt": "a", "stop": ["a"] * 5}, "stop"),
     ("/v1/completions", {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias"),
     ("/v1/completions", {"prompt": "b" * 3000}, "positions"),
+    ("/v1/chat/completions", {}, "messages"),
     ("/v1/chat/completions", {"messages": []}, "messages"),
     ("/v1/chat/completions", {"messages": [{"role": "other", "content": "a"}]}, "role"),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": None}]}, "content"),
