@@ -151,7 +151,7 @@ class _Path:
         application = self._application
         call = Call(scope, receive, send, application.service.config, known is not None and known.is_tei)
         application.calls.add(call)
-        status = 0
+        status = 499  # as other servers log a client that is gone
         try:
             status = await self._answer(call, endpoint)
         except (ClientGone, asyncio.CancelledError, OSError):

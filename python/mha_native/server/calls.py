@@ -1,6 +1,7 @@
 """One request of a client: its body, its deadline, its end, and the answer."""
 
 import asyncio
+import contextlib
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +20,7 @@ from .errors import Failure, of_computation, stopping, timed_out
 Fields = TypeVar("Fields")
 
 _BODY_SECONDS = 30.0  # of a body, after which a slow sender is refused
+_DISCARD_SECONDS = 2.0  # of the rest of a body that was refused
 _SENT_SECONDS = 10.0  # of a piece of a stream, after which a slow reader is cut off
 _IDENTIFIER = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
@@ -54,6 +56,7 @@ class Call:
         self.query = QueryParams(scope["query_string"])
         self.is_tei = is_tei  # errors have the shape of Text Embeddings Inference
         self.body = b""
+        self._is_read = scope["method"] in ("GET", "HEAD")
         self.log: dict[str, Any] = {}  # for the line of the log
         self.has_begun = False  # to answer
         self.watcher: asyncio.Task[None] | None = None
@@ -105,6 +108,7 @@ class Call:
             if not message.get("more_body", False):
                 break
         self.body = b"".join(parts)
+        self._is_read = True
 
     def read(self, kind: type[Fields]) -> Fields:
         """Return the body as an object of the class `kind`."""
@@ -170,6 +174,15 @@ class Call:
             raise of_computation(error) or error
         return request.result()
 
+    async def _discard(self) -> None:
+        """Read the rest of a refused body for some time: a client that still sends would not see its answer."""
+        end = monotonic() + _DISCARD_SECONDS
+        with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+            while (left := end - monotonic()) > 0:
+                message = await asyncio.wait_for(self._receive(), left)
+                if not message.get("more_body", False):
+                    return
+
     async def send(self, sent: Answer) -> None:
         """Send an answer. A stream ends when its client is gone, or reads too slowly."""
         headers = [("content-type", sent.content_type), ("x-request-id", self.identifier), *sent.headers]
@@ -179,7 +192,10 @@ class Call:
         self.has_begun = True
         await self._send({"type": "http.response.start", "status": sent.status, "headers": raw})
         if isinstance(sent.body, bytes):
-            await self._send({"type": "http.response.body", "body": sent.body})
+            await self._send({"type": "http.response.body", "body": sent.body, "more_body": not self._is_read})
+            if not self._is_read:
+                await self._discard()
+                await self._send({"type": "http.response.body", "body": b""})
             return
         async for piece in sent.body:
             try:

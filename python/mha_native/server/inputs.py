@@ -50,8 +50,7 @@ def check_text(what: str, text: Any, param: str) -> None:
 def check_whole(engine: EncodeEngine, texts: list[Any], param: str) -> None:
     """Raise the failure of texts that the model may cut, for a client that wants no cuts."""
     most = engine.max_length
-    pairs = [tuple(text) if isinstance(text, list) and text and isinstance(text[0], str) else text for text in texts]
-    counts = [len(text) if isinstance(text, list) else engine.model.count_tokens([text])[0] for text in pairs]
+    counts = [len(text) if isinstance(text, list) else engine.model.count_tokens([text])[0] for text in texts]
     for i, count in enumerate(counts):
         if count >= most:
             message = f"{param}[{i}]: without truncation a text must have less than {most} tokens"

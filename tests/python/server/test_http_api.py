@@ -193,6 +193,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("/embed?model=rank", {"inputs": ["a"]}, 424, "reranker"),
     ("/embed?model=other", {"inputs": ["a"]}, 424, "does not exist"),
     ("/rerank", {"query": "a", "texts": ["a"] * 9}, 422, "at most 8"),
+    ("/rerank", {"query": "a", "texts": ["a " * 900], "truncate": False}, 422, "truncation"),
     ("/predict", {"inputs": [["a", "b", "c"]]}, 422, "pair"),
     ("/tokenize", {"inputs": ["a", ""]}, 400, "empty"),
 ]
@@ -248,9 +249,9 @@ def test_state_of_the_server(server: Running, encoder: SentenceEncoder) -> None:
 
 
 def test_bodies_over_the_limit(server: Running) -> None:
-    large = b'{"input": "%s"}' % (b"a" * 30_000)
+    large = b'{"input": "%s"}' % (b"a" * 3_000_000)
     assert server.client.post("/v1/embeddings", content=large).status_code == 413
-    chunks = (large[i : i + 5000] for i in range(0, len(large), 5000))
+    chunks = (large[i : i + 50_000] for i in range(0, len(large), 50_000))
     assert server.client.post("/v1/embeddings", content=chunks).status_code == 413
     assert server.client.post("/embed", content=large).json()["error_type"] == "Validation"
 
@@ -302,7 +303,9 @@ def test_a_full_queue_a_timeout_and_a_client_that_leaves(server: Running, gate: 
     until(lambda: engine.queued()[0] == 0)  # while the batch is still computed
     gate.is_open.set()
     assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
-    assert 'mha_native_cancelled_total{why="disconnect"} 2.0' in server.client.get("/metrics").text
+    metrics = server.client.get("/metrics").text
+    assert 'mha_native_cancelled_total{why="disconnect"} 2.0' in metrics
+    assert 'mha_native_http_requests_total{path="/embed",status="499"} 2.0' in metrics
 
 
 def test_a_server_that_drains_waits_for_its_requests(models: dict[str, Path], gate: Gate) -> None:
