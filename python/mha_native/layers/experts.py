@@ -260,7 +260,7 @@ class Experts(RowModule):
             if "weight" not in own or own.keys() - {"weight", "bias"}:
                 raise ValueError(f"{function}: {prefix} must have a weight, and at most a bias; got {listed(own)}")
             with in_the_name_of(f"{function}: {prefix}"):
-                return Router.from_weights(**own, dtype=given.dtype)
+                return Router.from_weights(**own, dtype=given.dtype, weight_dtype=_core.dtype_name(given.dtype))
 
         layer = bare(cls)
         layer._set(

@@ -113,6 +113,18 @@ def _same(a: Any, b: Any) -> None:
     np.testing.assert_array_equal(a, b)
 
 
+def test_a_router_is_in_numbers(rng: Any) -> None:
+    part = _matrix("q8_0", 256, 256, rng)
+    experts = {f"experts.0.{name}.weight": part for name in ("linear1", "linear2", "gate")}
+    router, gate = _matrix("q4_k", 1, 256, rng), _matrix("q6_k", 1, 256, rng)
+    shared = {f"shared.{name}.weight": part for name in ("linear1", "linear2", "gate")}
+    state = {"router.weight": router, "shared_gate.weight": gate, **experts, **shared}
+    layer = mha.Experts.from_weights(state, 1)
+    found = layer.weight_formats()
+    assert (found["router.weight"], found["shared_gate.weight"], layer.weight_dtype) == ("float32", "float32", "q8_0")
+    np.testing.assert_array_equal(layer.router.state_dict()["weight"], router.dequantize())
+
+
 def test_experts_whose_gates_differ_are_refused(rng: Any) -> None:
     state = {"router.weight": np.ones((2, 256), np.float32)}
     for i, gate in enumerate(("q4_k", "q8_0")):
