@@ -120,9 +120,13 @@ def test_a_router_is_in_numbers(rng: Any) -> None:
     shared = {f"shared.{name}.weight": part for name in ("linear1", "linear2", "gate")}
     state = {"router.weight": router, "shared_gate.weight": gate, **experts, **shared}
     layer = mha.Experts.from_weights(state, 1)
-    found = layer.weight_formats()
-    assert (found["router.weight"], found["shared_gate.weight"], layer.weight_dtype) == ("float32", "float32", "q8_0")
-    np.testing.assert_array_equal(layer.router.state_dict()["weight"], router.dequantize())
+    loaded = mha.Experts(256, 256, 1, 1, shared_dim=256, shared_gate=True)
+    loaded.load_state_dict(state)
+    for each in (layer, loaded):
+        formats = each.weight_formats()
+        assert formats["router.weight"] == formats["shared_gate.weight"] == "float32"
+        assert each.weight_dtype == "q8_0"
+        np.testing.assert_array_equal(each.router.state_dict()["weight"], router.dequantize())
 
 
 def test_experts_whose_gates_differ_are_refused(rng: Any) -> None:
