@@ -56,15 +56,18 @@ SizedExpertsCall::SizedExpertsCall(const PackedExperts& experts, const KernelTab
   hidden_at_ = layout.take(double(slots) * double(experts.feedforward_dim()) * double(size));
   shared_hidden_at_ = layout.take(r * double(experts.shared_dim()) * double(size));
 
-  scratch_bytes_ = projection_scratch(kernels_, *experts.router);
-  const auto reserve = [&](const PackedLinear* linear) {
-    if (linear) scratch_bytes_ = std::max(scratch_bytes_, projection_scratch(kernels_, *linear));
+  scratch_bytes_ = 0;
+  const auto reserve = [&](const PackedLinear& linear, const PackedLinear* gate = nullptr) {
+    scratch_bytes_ = std::max(scratch_bytes_, projection_scratch(kernels_, linear, gate));
   };
-  reserve(&experts.experts[0]->up);  // all experts are stored alike
-  reserve(&experts.experts[0]->down);
-  reserve(experts.shared ? &experts.shared->up : nullptr);
-  reserve(experts.shared ? &experts.shared->down : nullptr);
-  reserve(experts.shared_gate);
+  const auto reserve_for = [&](const PackedFeedForward& expert) {
+    reserve(expert.up, expert.gate ? &*expert.gate : nullptr);
+    reserve(expert.down);
+  };
+  reserve(*experts.router);
+  reserve_for(*experts.experts[0]);  // all experts are stored alike
+  if (experts.shared) reserve_for(*experts.shared);
+  if (experts.shared_gate) reserve(*experts.shared_gate);
 }
 
 ExpertsCall::ExpertsCall(const SizedExpertsCall& sized, const CallMemory& memory, const Rows& x, const Rows& out)

@@ -115,14 +115,14 @@ void project_and_place(const Projection& p, ProjectionTile tile, Index row, std:
   }
 }
 
-/// Projects f32 rows by two panels of different formats, each by its kernel, and multiplies the results. `gate` has the
-/// rows as the kernel of the gate reads them.
+/// Projects f32 rows by two panels of different formats, each by its kernel, and applies the activation to the results.
+/// `gate` has the rows as the kernel of the gate reads them.
 void project_with_gate_apart(const Projection& p, const ProjectionTile& tile, ProjectionTile gate, std::byte* scratch) {
   constexpr Index kGroup = kVectorBytes / Index{sizeof(float)}, kColumns = kPanelBytes / Index{sizeof(float)};
   ProjectionTile product = tile;
   gate.panel = std::exchange(product.gate_panel, nullptr);
   gate.bias = std::exchange(product.gate_bias, nullptr);
-  gate.activation = std::exchange(product.activation, Activation::none);
+  gate.activation = product.activation = Activation::none;
   auto* const results = reinterpret_cast<float*>(scratch + staged_at(*p.kernels));
   auto* const factors = reinterpret_cast<float*>(scratch + gate_at(*p.kernels, p.linear->in_features()));
   for (Index g = 0; g < kColumns / kGroup; ++g) {
@@ -134,11 +134,12 @@ void project_with_gate_apart(const Projection& p, const ProjectionTile& tile, Pr
   product.out_step = gate.out_step = 1;
   kernel_of(*p.kernels, *p.gate).run(gate, scratch);
   kernel_of(p).run(product, scratch);
+  // It may change the product, too, as swiglu_oai does.
+  p.kernels->rows.activate({p.activation, tile.rows * kColumns, factors, results, nullptr, factors, nullptr});
   for (Index g = 0; g < kColumns / kGroup; ++g)
     for (Index r = 0; tile.group_columns[g] > 0 && r < tile.rows; ++r) {
       float* const to = static_cast<float*>(tile.out[g]) + r * tile.out_row;
-      for (Index c = 0; c < tile.group_columns[g]; ++c)
-        to[c * tile.out_step] = results[r * kColumns + g * kGroup + c] * factors[r * kColumns + g * kGroup + c];
+      for (Index c = 0; c < tile.group_columns[g]; ++c) to[c * tile.out_step] = factors[r * kColumns + g * kGroup + c];
     }
 }
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import _core
 from ..functions.arrays import Tensor
+from ..functions.block_matrix import in_numbers
 from ..functions.dtypes import checked_dtype, packed_state, unpacked_state
 from ..functions.instances import bare
 from ..functions.messages import in_the_name_of, listed, names_sizes, shown
@@ -34,6 +35,9 @@ class Router(Linear):
     """A linear map whose matrix is always stored in the dtype of the layer: a small error may choose another expert."""
 
     _stays_in_dtype = True
+
+    def _make_core(self, arrays: Mapping[str, NDArray[Any]]) -> _core.Linear:
+        return super()._make_core(in_numbers(arrays))
 
     def _quantized(self, weight_dtype: str) -> Leaf:
         return super()._quantized(_core.dtype_name(self.dtype))
@@ -260,7 +264,7 @@ class Experts(RowModule):
             if "weight" not in own or own.keys() - {"weight", "bias"}:
                 raise ValueError(f"{function}: {prefix} must have a weight, and at most a bias; got {listed(own)}")
             with in_the_name_of(f"{function}: {prefix}"):
-                return Router.from_weights(**own, dtype=given.dtype)
+                return Router.from_weights(**own, dtype=given.dtype, weight_dtype=_core.dtype_name(given.dtype))
 
         layer = bare(cls)
         layer._set(

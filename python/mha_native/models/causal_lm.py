@@ -88,10 +88,11 @@ class CausalLM(PretrainedGenerator):
         model : path of a directory or of a file, or name of a model
             A directory with config.json, tokenizer.json and model.safetensors (or several such files with
             model.safetensors.index.json) of a model whose ``model_type`` is cohere, cohere2, ernie4_5, exaone4, gemma2,
-            gemma3 (its text model), gemma3_text, glm, glm4, gpt2, gpt_neox, granite, llama, mistral, olmo2, olmo3,
-            phi3, qwen2, qwen3, smollm3, stablelm or starcoder2; generation_config.json and chat_template.jinja are
-            optional. Or a file ``.gguf`` of such a model, in F32, F16, BF16, Q4_0 to Q8_0, Q4_K to Q6_K, IQ4_NL or
-            MXFP4. A directory may be quantized by AWQ or GPTQ, with 4 bits.
+            gemma3 (its text model), gemma3_text, glm, glm4, gpt2, gpt_neox, gpt_oss, granite, llama, mistral, mixtral,
+            olmo2, olmo3, olmoe, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3, stablelm or starcoder2;
+            generation_config.json and chat_template.jinja are optional. Or a file ``.gguf`` of such a model, in F32,
+            F16, BF16, Q4_0 to Q8_0, Q4_K to Q6_K, IQ4_NL or MXFP4. A directory may be quantized by AWQ or GPTQ, with 4
+            bits.
 
             A str that is not a path, such as ``"HuggingFaceTB/SmolLM2-135M-Instruct"``, is looked up in the local cache
             of Hugging Face, and downloaded if it is missing, as by `SentenceEncoder.from_pretrained`.

@@ -156,8 +156,9 @@ class SentenceEncoder(PretrainedModel):
         model : path of a directory, or name of a model
             The directory has config.json, tokenizer.json and model.safetensors (or several such files and
             model.safetensors.index.json). The ``model_type`` is bert, roberta, xlm-roberta, camembert, distilbert,
-            mpnet, modernbert, nomic_bert, gte, albert, electra, deberta-v2, gemma3_text, llama, mistral, qwen2, qwen3,
-            t5, mt5 or umt5; the activation GELU, ReLU or, after BERT, SiLU; the weights float32, float16 or bfloat16.
+            mpnet, modernbert, nomic_bert, gte, albert, electra, deberta-v2, gemma3_text, llama, mistral, mixtral,
+            olmoe, qwen2, qwen2_moe, qwen3, qwen3_moe, t5, mt5 or umt5; the activation GELU, ReLU or, after BERT, SiLU;
+            the weights float32, float16 or bfloat16.
             With modules.json the files of sentence-transformers count, in their old and new forms: pooling, Dense and
             Normalize modules, ``max_seq_length``, prompts, ``truncate_dim``. Without it an embedding is the mean of the
             vectors of its tokens, and is not normalized.
@@ -170,7 +171,7 @@ class SentenceEncoder(PretrainedModel):
             model in 16 bits takes half the memory. Embeddings are float32 with any of them.
         weight_dtype : str, optional
             The format of the weights of the layers, for a model in float32, see `MultiHeadAttention.quantize`. The
-            table of tokens stays in float32. Default: `dtype`.
+            table of tokens stays in float32. Default: as in quantized files, else `dtype`.
 
         Raises
         ------

@@ -50,8 +50,8 @@ class SentenceTransformer(EncoderLength, Model):
         ``use_auth_token`` is the old name of `token`.
     model_kwargs : dict, optional
         ``dtype`` or ``torch_dtype``: the dtype of the computation, a torch.dtype or a name; float32 by default and for
-        "auto". ``weight_dtype``: "int8" or "bfloat16", as for `SentenceEncoder.from_pretrained`. Options of torch, such
-        as ``attn_implementation``, have no effect. Other entries are not supported.
+        "auto". ``weight_dtype``: "int8", "int4" or "bfloat16", as for `SentenceEncoder.from_pretrained`. Options of
+        torch, such as ``attn_implementation``, have no effect. Other entries are not supported.
     processor_kwargs : dict, optional
         ``model_max_length``: `max_seq_length`. Other entries must ask for the default behaviour. ``tokenizer_kwargs``
         is the old name of this argument.

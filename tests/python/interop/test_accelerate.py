@@ -18,6 +18,7 @@ from transformers import DynamicCache  # noqa: E402
 from mha_native.interop.torch import Acceleration, accelerate, scaled_dot_product_attention  # noqa: E402
 from mha_native.interop.transformers import attention as attention_module  # noqa: E402
 from mha_native.interop.transformers import layers  # noqa: E402
+from mha_native.interop.transformers.models import layers_of  # noqa: E402
 
 PADDINGS = ("none", "right", "left")
 DECODERS = ("GPT2", "Llama", "Mistral", "Qwen2", "Qwen3", "Gemma2", "Gemma3Text")
@@ -390,6 +391,12 @@ def test_names_of_weights_stay() -> None:
     assert list(ours.state_dict()) == list(theirs.state_dict())
     theirs.load_state_dict(ours.state_dict())
     assert [type(x) for x in ours.modules()] == [type(x) for x in theirs.modules()]
+
+
+@pytest.mark.parametrize("family", ["Mixtral", "GptOss", "Qwen2Moe", "Qwen3Moe", "Olmoe"])
+def test_layers_with_experts_stay(family: str) -> None:
+    with pytest.raises(ValueError, match=r"model_type '\w+' is none of bert, "):
+        layers_of(getattr(transformers, f"{family}Config")())
 
 
 def test_it_says_what_it_replaced() -> None:

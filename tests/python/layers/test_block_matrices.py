@@ -113,10 +113,36 @@ def _same(a: Any, b: Any) -> None:
     np.testing.assert_array_equal(a, b)
 
 
+def test_a_router_is_in_numbers(rng: Any) -> None:
+    part = _matrix("q8_0", 256, 256, rng)
+    experts = {f"experts.0.{name}.weight": part for name in ("linear1", "linear2", "gate")}
+    router, gate = _matrix("q4_k", 1, 256, rng), _matrix("q6_k", 1, 256, rng)
+    shared = {f"shared.{name}.weight": part for name in ("linear1", "linear2", "gate")}
+    state = {"router.weight": router, "shared_gate.weight": gate, **experts, **shared}
+    layer = mha.Experts.from_weights(state, 1)
+    loaded = mha.Experts(256, 256, 1, 1, shared_dim=256, shared_gate=True)
+    loaded.load_state_dict(state)
+    for each in (layer, loaded):
+        formats = each.weight_formats()
+        assert formats["router.weight"] == formats["shared_gate.weight"] == "float32"
+        assert each.weight_dtype == "q8_0"
+        np.testing.assert_array_equal(each.router.state_dict()["weight"], router.dequantize())
+
+
+def test_experts_whose_gates_differ_are_refused(rng: Any) -> None:
+    state = {"router.weight": np.ones((2, 256), np.float32)}
+    for i, gate in enumerate(("q4_k", "q8_0")):
+        parts = {"linear1": "q4_k", "linear2": "q4_k", "gate": gate}
+        state |= {f"experts.{i}.{part}.weight": _matrix(form, 256, 256, rng) for part, form in parts.items()}
+    with pytest.raises(ValueError, match="all experts must have the weight format of the first; expert 1 has another"):
+        mha.Experts.from_weights(state, 1)
+
+
 @pytest.mark.parametrize("mix", MIXES.values(), ids=MIXES)
 @pytest.mark.parametrize("rows", [1, 30])
+@pytest.mark.parametrize("activation", ["silu", "swiglu_oai"])  # of which one changes both factors
 def test_each_matrix_of_a_feed_forward_has_a_format_of_its_own(
-    mix: tuple[str, ...], rows: int, isa: str, rng: Any
+    mix: tuple[str, ...], rows: int, activation: str, isa: str, rng: Any
 ) -> None:
     gate, up, down = mix
     weights = {
@@ -124,16 +150,20 @@ def test_each_matrix_of_a_feed_forward_has_a_format_of_its_own(
         "linear2.weight": _matrix(down, 256, 512, rng),
         "gate.weight": _matrix(gate, 512, 256, rng),
     }
-    layer = mha.FeedForward.from_weights(weights, activation="silu")
+    layer = mha.FeedForward.from_weights(weights, activation=activation)
     assert layer.weight_formats() == {
         "linear1.weight": up or "float32", "linear2.weight": down, "gate.weight": gate
     }  # fmt: skip
     assert layer.weight_dtype == ("q4_k" if len(set(mix)) == 1 else "mixed")
     x = _normal(rng, rows, 256)
     first, second, third = (mha.Linear.from_weights(matrix) for matrix in weights.values())
-    hidden = mha.activation(third(x), activation="silu", up=first(x))
+    hidden = mha.activation(third(x), activation=activation, up=first(x))
     for threads in (1, 2):
         np.testing.assert_array_equal(layer(x, num_threads=threads), second(hidden))
+    # As the only expert, with a weight of 1.
+    state = {"router.weight": np.ones((1, 256), np.float32)} | {f"experts.0.{k}": v for k, v in weights.items()}
+    experts = mha.Experts.from_weights(state, 1, activation=activation)
+    np.testing.assert_array_equal(experts(x), second(hidden))
     for name, matrix in pickle.loads(pickle.dumps(layer)).state_dict().items():
         _same(matrix, weights[name])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from tiny_bert import TEXTS
 from tiny_families import FAMILIES, PADDING
 from tolerance import EMBEDDING_BOUND, assert_close, assert_same_bits
 
-from mha_native.models import SentenceEncoder
+from mha_native.models import CausalLM, SentenceEncoder, Seq2SeqLM
+from mha_native.models.architecture.family import EMBEDDING, GENERATION, TEXT_TO_TEXT
+from mha_native.models.architecture.registry import families_of
 
 Array = np.ndarray[Any, Any]
 
@@ -225,3 +228,11 @@ def test_a_max_seq_length_that_counts_the_positions_of_no_token(model_type: str,
     files["sentence_bert_config.json"]["max_seq_length"] = rows + 1
     tiny_families.write(tmp_path, model_type, files)
     assert_not_loaded(tmp_path, f"max_seq_length must be at most max_position_embeddings, {rows}; got {rows + 1}")
+
+
+@pytest.mark.parametrize(
+    ("model", "role"), [(CausalLM, GENERATION), (SentenceEncoder, EMBEDDING), (Seq2SeqLM, TEXT_TO_TEXT)]
+)
+def test_the_documentation_names_every_family(model: Any, role: str) -> None:
+    words = set(re.split(r"[\s,;]+", model.from_pretrained.__doc__))
+    assert families_of(role).keys() <= words

@@ -5,11 +5,14 @@ Skipped without torch, transformers and gguf.
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import re
 from pathlib import Path
 from typing import Any
 
+import gguf_files
 import numpy as np
 import pytest
 from decoder_logits import logits, opened
@@ -63,8 +66,12 @@ def _unfused(tensors: dict[str, Array]) -> dict[str, Array]:
     return found
 
 
-def write(path: Path, folder: Path, **changes: int) -> Path:
-    """The model in a folder, as a GGUF file with `changes` of its entries."""
+def write(path: Path, folder: Path, kinds: dict[str, str] | None = None, **changes: int) -> Path:
+    """The model in a folder, as a GGUF file with `changes` of its entries.
+
+    Matrices whose names have one of `kinds` are random blocks of that type.
+    """
+    rng = np.random.default_rng(0)
     config = json.loads((folder / "config.json").read_text())
     architecture = ARCHITECTURES[config["model_type"]]
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
@@ -105,6 +112,13 @@ def write(path: Path, folder: Path, **changes: int) -> Path:
         if name.endswith(".sinks"):
             in_file = f"{names.get_name(name)}.weight"
         assert in_file is not None, name
+        kind = next((kind for part, kind in (kinds or {}).items() if part in in_file), None)
+        if kind is not None and in_file.endswith(".weight"):
+            count, size = tensor.size // gguf_files.BLOCKS[kind][0], 2.0**-6 if kind == "MXFP4" else 0.005
+            blocks = np.frombuffer(gguf_files.random_blocks(kind, count, rng, size), np.uint8)
+            rows = blocks.reshape(*tensor.shape[:-1], -1)
+            writer.add_tensor(in_file, rows, raw_dtype=getattr(gguf.GGMLQuantizationType, kind))
+            continue
         writer.add_tensor(in_file, np.ascontiguousarray(tensor.squeeze()))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -121,6 +135,31 @@ def test_logits(name: str, tmp_path: Path) -> None:
     for actual, of_folder in zip(logits(opened(source), SEQUENCES), expected, strict=True):
         # The numbers of a file are rounded to float32, such as eps.
         assert np.abs(actual - of_folder).max() <= 2e-6 * np.abs(of_folder).max()
+
+
+def test_experts_stay_in_blocks(tmp_path: Path) -> None:
+    """The parts of an expert have different formats. The bits of a text do not depend on others, copies and dtypes."""
+    pytest.importorskip("ml_dtypes")
+    save(tmp_path, "gpt_oss of whole blocks")
+    kinds = {"gate_exps": "Q5_0", "up_exps": "MXFP4", "down_exps": "Q8_0", "attn_v": "Q4_1"}
+    source = GGUFSource(write(tmp_path / "model.gguf", tmp_path, kinds))
+    model = opened(source)
+    assert model.weight_dtype == "mixed"
+    blocks = 6 * 64 * 32 // 32 * 3  # of 6 experts in 3 layers
+    of_experts = {"q5_0": blocks * 22, "mxfp4": blocks * 17, "q8_0": blocks * 34}
+    assert of_experts.items() <= model.weight_bytes().items()
+    expected, wide = logits(model, SEQUENCES), logits(opened(source, weight_dtype="float32"), SEQUENCES)
+    for tokens, found, exact in zip(SEQUENCES, expected, wide, strict=True):
+        assert np.array_equal(found, logits(model, [tokens])[0])
+        errors = np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)
+        assert 0 < np.median(errors) < 0.06  # a few rows choose other experts
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert other.weight_bytes() == model.weight_bytes()
+        assert np.array_equal(logits(other, SEQUENCES)[2], expected[2])
+    for dtype, weight_dtype in (("float32", "int8"), ("float64", None), ("bfloat16", None), ("float16", None)):
+        direct = opened(source, dtype, weight_dtype)
+        converted = model.astype(direct.dtype) if weight_dtype is None else model.quantize(weight_dtype)
+        assert np.array_equal(logits(direct, SEQUENCES)[2], logits(converted, SEQUENCES)[2]), (dtype, weight_dtype)
 
 
 @pytest.mark.parametrize("change", [{"expert_count": 7}, {"expert_used_count": 9}, {"expert_count": 0}], ids=str)

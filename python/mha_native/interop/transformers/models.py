@@ -39,11 +39,12 @@ _SAME_LAYERS = {"ernie": "bert"}
 
 # T5 hands on the bias of its first layer, ALBERT repeats a layer, DeBERTa compares rows with positions; GTE and
 # nomic-bert are read from files with names that transformers lacks. Layers of the others have not been compared with
-# their layers: Granite here has another residual stream, for example.
+# their layers: Granite here has another residual stream, for example, and gpt-oss has sinks outside of its layers.
 _OTHERWISE = {
     *("t5", "mt5", "umt5", "albert", "deberta-v2", "gte", "nomic_bert"),
     *("cohere", "cohere2", "ernie4_5", "exaone4", "gemma3", "glm", "glm4", "gpt_neox"),
     *("granite", "olmo2", "olmo3", "phi3", "smollm3", "stablelm", "starcoder2"),
+    *("gpt_oss", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 }
 
 # Rules of rotary positions by which a model turns the same token otherwise in longer texts.

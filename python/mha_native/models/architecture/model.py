@@ -292,6 +292,8 @@ def _bytes_of(leaf: Any, name: str, shape: tuple[int, ...], stored: str) -> int:
         return math.prod(shape) // of_block * size
     if stored in LAYER_DTYPES:
         return math.prod(shape) * checked_dtype("weight_bytes", stored).itemsize
+    if stored == "int4":  # for each 16 features 16 codes and a multiplier, of 4 bits each; state dicts hold bytes
+        return math.prod(shape[:-1]) * -(-shape[-1] // 16) * 17 // 2
     return int(leaf.state_dict()[name].nbytes)
 
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...functions.arrays import widened
 from ...functions.block_matrix import BlockMatrix
 from ...layers.linear import Linear
 from ..files.entries import Entries
@@ -156,7 +155,7 @@ def _stack(
             weights = names.blocks.read(block, i, tensors, dtype)
             made[i] = make_layer(block, weights, rotary, dtype, weight_dtype)
             sinks: Any = weights.get("sinks")
-            own[i] = {} if sinks is None else {"sinks": widened(sinks)}
+            own[i] = {} if sinks is None else {"sinks": sinks}
     numbers = config.numbers or list(made)
     layers = [made[i] for i in numbers]
     front_end = Tokens(config.front_end, names.front_end.read(config.front_end, words, tensors, dtype))

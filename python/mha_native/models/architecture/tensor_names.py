@@ -79,7 +79,8 @@ class BlockNames(NamedTuple):
                 for part, rows in zip(parts, split_rows(array, ends), strict=True):
                     weights[f"{part}.{which}"] = in_dtype(rows, dtype)
         for part, (name, _) in self._vectors(config, i).items():
-            weights[part] = in_dtype(tensors[name], dtype)
+            # Sinks are an option of attention: they are not rounded, as a position bias is not.
+            weights[part] = tensors[name] if part == "sinks" else in_dtype(tensors[name], dtype)
         for part, _, norm in config.all_norms():
             read = norm.read(self._name(part, i), tensors, dtype)
             weights |= {f"{part}.{which}": numbers for which, numbers in read.items()}
