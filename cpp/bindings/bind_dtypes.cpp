@@ -78,6 +78,14 @@ py::dict block_formats() {
   return formats;
 }
 
+Index weight_bytes(const std::string& name, Index in_features) {
+  const WeightFormat format = format_called(name);
+  if (has_blocks(format)) return in_features / block_features(format) * block_bytes(format);
+  // Of int4 16 features share a multiplier, of four bits like a code.
+  if (format == WeightFormat::int4) return (in_features + 15) / 16 * 17 / 2;
+  return (in_features + features_of(format) - 1) / features_of(format) * Index{sizeof(float)};
+}
+
 py::object dequantize(py::handle blocks, const std::string& format, py::handle num_threads) {
   const char* const function = "dequantize";
   const Argument list[] = {{"blocks", blocks}};
@@ -103,6 +111,8 @@ void bind_dtypes(py::module_& m) {
         "() -> {name: whether matrices have scales}, the formats of weights that a layer in float32 accepts");
   m.def("block_formats", &block_formats,
         "() -> {name: (weights of a block, its bytes)}, the formats of weights that lie in blocks");
+  m.def("weight_bytes", &weight_bytes,
+        "(format, in_features) -> the bytes in memory of the weights of an output feature");
   m.def("dequantize", &dequantize, "(blocks, format, num_threads) -> float32 [out_features, in_features]");
   m.def("convert", &convert, "(array, dtype) -> array, every number rounded once");
 }

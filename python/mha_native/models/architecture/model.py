@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ... import _core
 from ...functions.arrays import widened
-from ...functions.block_matrix import BLOCK_FORMATS, BlockMatrix
+from ...functions.block_matrix import BlockMatrix
 from ...functions.dtypes import LAYER_DTYPES, checked_dtype, dtype_name, packed_state, unpacked_state
 from ...functions.kv_cache import KVCache
 from ...functions.messages import in_the_name_of
@@ -157,7 +158,7 @@ class Model:
                     formats = leaf.weight_formats()
                     shapes = leaf._state_shapes(formats)
                     for name, stored in formats.items():
-                        found[stored] += _bytes_of(leaf, name, shapes[name], stored)
+                        found[stored] += _bytes_of(shapes[name], stored)
         return dict(found.most_common())
 
     def astype(self, dtype: np.dtype[Any]) -> "Model":
@@ -285,16 +286,11 @@ class Model:
         Model.__init__(self, saved["config"], stacks, saved["head"])
 
 
-def _bytes_of(leaf: Any, name: str, shape: tuple[int, ...], stored: str) -> int:
-    """Return the bytes of the matrix `name` of a layer in the format `stored`."""
-    if stored in BLOCK_FORMATS:
-        of_block, size = BLOCK_FORMATS[stored]
-        return math.prod(shape) // of_block * size
+def _bytes_of(shape: tuple[int, ...], stored: str) -> int:
+    """Return the bytes of a matrix in the format `stored`."""
     if stored in LAYER_DTYPES:
         return math.prod(shape) * checked_dtype("weight_bytes", stored).itemsize
-    if stored == "int4":  # for each 16 features 16 codes and a multiplier, of 4 bits each; state dicts hold bytes
-        return math.prod(shape[:-1]) * -(-shape[-1] // 16) * 17 // 2
-    return int(leaf.state_dict()[name].nbytes)
+    return math.prod(shape[:-1]) * _core.weight_bytes(stored, shape[-1])
 
 
 def _converted(norm: Any, dtype: np.dtype[Any]) -> Any:
