@@ -191,10 +191,12 @@ const AttentionRun& run_of(const void* context) { return *static_cast<const Atte
 
 /// The kernel for few rows, unless the other one is faster for them, or they fill one of the tiles of a longer prompt,
 /// which are as small where vectors are narrow.
-const AttentionKernel& kernel_of(const AttentionPlan& plan, const AttentionTile& tile) {
-  const bool are_few =
-      tile.rows <= plan.kernels->decode_rows && (plan.has_few_rows() || tile.rows < plan.kernels->query_tile_rows);
+const AttentionKernel& kernel_of(const AttentionPlan& plan, const AttentionTile& tile, int most_rows) {
+  const bool are_few = tile.rows <= most_rows && (plan.has_few_rows() || tile.rows < plan.kernels->query_tile_rows);
   return plan.suits_decode && are_few ? plan.kernels->decode : plan.kernels->attend;
+}
+const AttentionKernel& kernel_of(const AttentionPlan& plan, const AttentionTile& tile) {
+  return kernel_of(plan, tile, plan.kernels->decode_rows);
 }
 
 void run_tile(const void* context, Index task, int worker) {
@@ -260,14 +262,13 @@ void sum_shared_span(const void* context, Index task, int worker) {
   AttentionTile tile = tile_of(plan, shared.order[p], kv_head);
   for (Index i = 1; i < members; ++i) append_rows(tile, tile_of(plan, shared.order[p + i], kv_head));
   narrow_to(tile, span);
-  const AttentionKernel& kernel = kernel_of(plan, tile);
+  // Few rows that see different keys go to decode, whose sums merge_shared_spans() reads, too.
+  const AttentionKernel& kernel = kernel_of(plan, tile, kMaxDecodeRows);
   std::byte* const aside =
       shared.aside + static_cast<std::size_t>(worker) * most_span_bytes(*plan.kernels, plan.value_dim);
-  // The merge reads sums as the decode kernel leaves them.
-  const bool is_alone = members == 1 && &kernel == &plan.kernels->decode;
-  tile.span = is_alone ? shared_sums_of(run, shared.order[p], kv_head, span) : aside;
+  tile.span = members == 1 ? shared_sums_of(run, shared.order[p], kv_head, span) : aside;
   kernel.run(tile, run.workers.scratch_of(worker));
-  for (Index i = 0, first = 0; !is_alone && i < members; ++i) {
+  for (Index i = 0, first = 0; members > 1 && i < members; ++i) {
     const Index b = shared.order[p + i], rows = plan.group * plan.queries_of(b);
     kernel.copy_span_rows(aside, first, rows, shared_sums_of(run, b, kv_head, span), plan.value_dim);
     first += rows;

@@ -132,7 +132,7 @@ def test_a_part_that_changes_counts_in_all_that_it_is_a_part_of() -> None:
 def test_replaced_weights_are_freed() -> None:
     encoder = MODULES["Encoder"](1)
     _result(encoder)
-    old = weakref.ref(_snapshots._stacks[encoder])
+    old = weakref.ref(_snapshots._composed[encoder])
     encoder.load_state_dict(MODULES["Encoder"](2).state_dict())
     gc.collect()
     assert old() is None

@@ -145,8 +145,8 @@ def _make_block_matrix(_: Generator) -> Made:
 
 
 @entry("BlockMatrix.dequantize")
-def _dequantize(rng: Generator) -> Made:
-    return _block_matrix().dequantize, some(rng, {"num_threads": 2})
+def _dequantize(_: Generator) -> Made:
+    return _block_matrix().dequantize, {"num_threads": 2}
 
 
 @entry("BlockMatrix.take")
