@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _core
-from .messages import name_of_type, shown
+from .messages import in_the_name_of, name_of_type, shown
 from .scalars import checked_integer
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ class BlockMatrix:
 
     def dequantize(self, *, num_threads: int | None = None) -> NDArray[np.float32]:
         """Return the weights in float32 [out_features, in_features], rounded as readers of GGUF files round them."""
-        return _core.dequantize(self.data.view(np.int8), self.dtype, num_threads)
+        with in_the_name_of("BlockMatrix.dequantize"):
+            return _core.dequantize(self.data.view(np.int8), self.dtype, num_threads)
 
     def take(self, rows: NDArray[np.integer]) -> NDArray[np.float32]:
         """Return the rows ``dequantize()[rows]`` [N, in_features], and dequantize no others.

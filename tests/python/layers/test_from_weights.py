@@ -381,7 +381,7 @@ def _layer(*parts: Any, **more: Any) -> Callable[[], Any]:
 
 REFUSED_PARTS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (_layer(HIDDEN, HIDDEN), TypeError, "EncoderLayer: self_attn must be of class MultiHeadAttention; got FeedForward"),
-    (_layer(ATTN, ATTN), TypeError, "EncoderLayer: feed_forward must be of class FeedForward or Experts; got MultiHeadAttention"),
+    (_layer(ATTN, ATTN), TypeError, "EncoderLayer: feed_forward must be of class FeedForward or Experts; got Multi"),
     (_layer(ATTN, HIDDEN, HIDDEN), TypeError, "EncoderLayer: norm1 must be of class LayerNorm or RMSNorm; got FeedFo"),
     (_layer(ATTN, HIDDEN, output_norm2=3), TypeError, "EncoderLayer: output_norm2 must be of class LayerNorm or"),
     (_layer(ATTN, HIDDEN, norm_first=1), TypeError, "EncoderLayer: norm_first must be a bool; got 1"),
