@@ -47,7 +47,8 @@ void resolve(Case& c) {
                       "decoder",
                       "attention_backward",
                       "linear_backward",
-                      "training"};
+                      "training",
+                      "experts"};
   const bool is_known = std::find(kinds.begin(), kinds.end(), c.kind) != kinds.end();
   const bool is_positive = std::min({c.B, c.H, c.Hk, c.Tq, c.Tk, c.D}) > 0;
   const bool has_format = c.weight_format() != WeightFormat::plain;
@@ -156,6 +157,7 @@ double Case::tolerance(double largest) const {
   if (element() == DType::f64) eps = std::numeric_limits<double>::epsilon();
   if (element() == DType::f16 || cached() == DType::f16) eps = 0x1p-10;
   if (element() == DType::bf16 || cached() == DType::bf16 || !weights.empty()) eps = 0x1p-7;
+  if (weight_format() == WeightFormat::int4) eps = 0x1p-3;  // the largest of 16 weights becomes 8, about
   const bool is_narrow = eps > 0x1p-11;
   const double terms = double(is_narrow ? layers : std::max({D, Tk, E, F}));
   return 8 * eps * std::sqrt(terms) * std::max(scores, 1.0) * largest + double(std::numeric_limits<float>::min());

@@ -14,6 +14,7 @@ namespace mha::bench {
 struct Case {
   std::string name, kind, dtype, weights, cache, pages, against, activation, family;
   Index B = 0, H = 0, Hk = 0, Tq = 0, Tk = 0, D = 0, E = 0, F = 0;
+  Index X = 0, used = 0;  // experts of a layer, and those of a row
   Index layers = 1;
   Index V = 0;
   bool causal = false;
@@ -42,10 +43,10 @@ struct Case {
     return causal || window[0] >= 0 || window[1] >= 0 || admitted > 0 || softcap > 0 || alibi;
   }
 
-  /// Whether this is measured from Python alone: gradients, ModernBERT, a decoder of a language model, attention over a
-  /// cache or with a block mask.
+  /// Whether this is measured from Python alone: gradients, experts, ModernBERT, a decoder of a language model, attention
+  /// over a cache or with a block mask.
   bool is_of_python() const {
-    return kind == "decoder" || kind == "cached" || is_backward() || blocks > 0 || !family.empty();
+    return kind == "decoder" || kind == "cached" || kind == "experts" || is_backward() || blocks > 0 || !family.empty();
   }
   bool is_backward() const { return kind == "attention_backward" || kind == "linear_backward" || kind == "training"; }
   /// Whether sequences may differ in length.

@@ -170,6 +170,7 @@ def test_the_large_models_run_if_they_are_named() -> None:
     assert {(case.family or case.kind, case.dtype, case.weights) for case in large} == {
         ("modernbert", "f32", ""), ("modernbert", "bf16", ""),
         ("decoder", "f32", ""), ("decoder", "f32", "bf16"), ("decoder", "f32", "int8"),
+        ("decoder", "f32", "int4"),
     }  # fmt: skip
     assert all(case.extra for case in large)
     params = {case.layers * case.matrices_of_layer + case.E * case.V for case in large if case.kind == "decoder"}
