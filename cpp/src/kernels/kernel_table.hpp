@@ -156,7 +156,7 @@ constexpr Index features_per_word(DType dtype, WeightFormat format) {
 }
 
 /// Features whose codes lie together in a panel of a block format, and columns of that panel.
-constexpr Index kCodeFeatures = 32, kBlockColumns = kPanelBytes / Index(sizeof(float));
+constexpr Index kCodeFeatures = 32, kPanelColumns = kPanelBytes / Index(sizeof(float));
 
 /// The part of a panel of a block format that holds one block of each of its columns. The codes of kCodeFeatures features
 /// come first, in rows of kPanelBytes with four bytes of each column, and then the codes of the next features:
@@ -174,8 +174,8 @@ struct BlockPanel {
 
   constexpr Index code_bytes() const { return Index{kPanelBytes} * code_bits; }  // of kCodeFeatures features
   constexpr Index numbers_at() const { return features / kCodeFeatures * code_bytes(); }
-  constexpr Index bytes_at() const { return numbers_at() + 2 * kBlockColumns * numbers; }
-  constexpr Index size() const { return bytes_at() + kBlockColumns * bytes; }
+  constexpr Index bytes_at() const { return numbers_at() + 2 * kPanelColumns * numbers; }
+  constexpr Index size() const { return bytes_at() + kPanelColumns * bytes; }
 };
 
 /// In a format without blocks: of no features.

@@ -174,8 +174,8 @@ void pass_block(WeightFormat format, File file, AnyBlock& block) {
 
 /// Where byte i of a block lies among the rows of bytes. Offsets of parts lie in pairs.
 Index place_of_byte(WeightFormat format, Index i, Index column) {
-  if (format == WeightFormat::q6_k || i < 8) return i * kBlockColumns + column;
-  return i / 2 * 2 * kBlockColumns + 2 * column + i % 2;
+  if (format == WeightFormat::q6_k || i < 8) return i * kPanelColumns + column;
+  return i / 2 * 2 * kPanelColumns + 2 * column + i % 2;
 }
 
 // The codes of four features, a byte each, are a word here, and the four bytes of a column in a row of a panel are another
@@ -270,7 +270,7 @@ void pack_block_of(const std::byte* block, std::byte* unit, Index column) {
   for (Index first = 0; first < kPanel.features; first += kCodeFeatures)
     pack_codes(kPanel.code_bits, parts.codes + first, to + first / kCodeFeatures * kPanel.code_bytes() + 4 * column);
   for (Index i = 0; i < kPanel.numbers; ++i)
-    std::memcpy(to + kPanel.numbers_at() + 2 * (i * kBlockColumns + column), &parts.numbers[i], 2);
+    std::memcpy(to + kPanel.numbers_at() + 2 * (i * kPanelColumns + column), &parts.numbers[i], 2);
   for (Index i = 0; i < kPanel.bytes; ++i) to[kPanel.bytes_at() + place_of_byte(kFormat, i, column)] = parts.bytes[i];
 }
 
@@ -294,7 +294,7 @@ void unpack_block(WeightFormat format, const std::byte* unit, Index column, std:
   for (Index first = 0; first < panel.features; first += kCodeFeatures)
     unpack_codes(panel.code_bits, from + first / kCodeFeatures * panel.code_bytes() + 4 * column, parts.codes + first);
   for (Index i = 0; i < panel.numbers; ++i)
-    std::memcpy(&parts.numbers[i], from + panel.numbers_at() + 2 * (i * kBlockColumns + column), 2);
+    std::memcpy(&parts.numbers[i], from + panel.numbers_at() + 2 * (i * kPanelColumns + column), 2);
   for (Index i = 0; i < panel.bytes; ++i) parts.bytes[i] = from[panel.bytes_at() + place_of_byte(format, i, column)];
   const Block& all = parts;
   pass_block(format, To{reinterpret_cast<std::uint8_t*>(block)}, all);

@@ -117,14 +117,14 @@ void PackedLinear::pack(const LinearWeights& weights, Index panel) {
 /// Packs a panel of blocks, one block of all columns after another: the bytes that they share in the panel are written
 /// while they are in level 1.
 void PackedLinear::pack_blocks(const TensorView& weight, Index panel) {
-  const std::byte* next[kBlockColumns] = {};
+  const std::byte* next[kPanelColumns] = {};
   for_each_feature(panel, [&](Index feature, const std::byte* column, const std::byte*) {
     next[(column - data_.get()) % panel_bytes() / Index{sizeof(float)}] = element(weight, feature);
   });
   std::byte* unit = data_.get() + panel * panel_bytes();
   const BlockPanel block = block_panel(format_);
   for (Index first = 0; first < in_features_; first += block.features, unit += block.size())
-    for (Index column = 0; column < kBlockColumns; ++column)
+    for (Index column = 0; column < kPanelColumns; ++column)
       if (next[column]) {
         pack_block(format_, next[column], unit, column);
         next[column] += block_bytes(format_);
@@ -247,10 +247,10 @@ void PackedLinear::unpack(const LinearWeightOutputs& outputs) const {
 void PackedLinear::dequantize_row(Index feature, float* weights) const {
   const Index column = feature / segment_columns_ * padded_segment_columns_ + feature % segment_columns_;
   const Index features = block_features(format_);
-  const std::byte* unit = panel(column / kBlockColumns);
+  const std::byte* unit = panel(column / kPanelColumns);
   for (Index first = 0; first < in_features_; first += features, unit += block_panel(format_).size()) {
     std::byte block[kMostBlockBytes];
-    unpack_block(format_, unit, column % kBlockColumns, block);
+    unpack_block(format_, unit, column % kPanelColumns, block);
     dequantize_blocks(format_, block, 1, weights + first);
   }
 }

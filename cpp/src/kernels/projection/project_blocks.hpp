@@ -196,7 +196,7 @@ struct BlockRows {
   using Format = BlockFormat<kFormat>;
   using Codes = typename Format::Codes;
   static constexpr BlockPanel kPanel = block_panel(kFormat);
-  static constexpr int kFeatures = int(kPanel.features), kPasses = int(kBlockColumns) / (N * kLanes<float>);
+  static constexpr int kFeatures = int(kPanel.features), kPasses = int(kPanelColumns) / (N * kLanes<float>);
   using Sums = CodeSums<Codes::kMostCode>[M][N];
   using Results = Floats[M][N];
 
@@ -259,7 +259,7 @@ struct BlockRows {
     if constexpr (kPanel.numbers > 1) {
       MHA_UNROLL
       for (int j = 0; j < N; ++j)
-        scales[j] = load_halves(unit + kPanel.numbers_at() + 2 * (kBlockColumns + column + Index{j} * kLanes<float>));
+        scales[j] = load_halves(unit + kPanel.numbers_at() + 2 * (kPanelColumns + column + Index{j} * kLanes<float>));
       MHA_UNROLL
       for (int i = 0; i < M; ++i) {
         MHA_UNROLL
@@ -302,7 +302,7 @@ struct BlockRows {
           MHA_UNROLL
           for (int i = 0; i < M; ++i) totals[i][j] += sums[i][j].total * scale;
         }
-        small += kBlockColumns;
+        small += kPanelColumns;
       }
       codes += kPanel.code_bytes();
       k += kCodeFeatures;
@@ -319,14 +319,14 @@ struct BlockRows {
   MHA_INLINE static void subtract_offsets(const unsigned char* unit, Index column, const RowBytes<M>& x, Index block,
                                           Results& results) {
     constexpr Index L = kLanes<float>;
-    const unsigned char* const pairs = unit + kPanel.bytes_at() + 8 * kBlockColumns + 2 * column;
+    const unsigned char* const pairs = unit + kPanel.bytes_at() + 8 * kPanelColumns + 2 * column;
     MHA_UNROLL
     for (int j = 0; j < N; ++j) {
       Shorts offsets[4];
       MHA_UNROLL
       for (int p = 0; p < 4; ++p)
-        offsets[p] = load_pairs_of_bytes(pairs + Index{2} * p * kBlockColumns + Index{2} * j * L);
-      const Floats least = load_halves(unit + kPanel.numbers_at() + 2 * (kBlockColumns + column + j * L));
+        offsets[p] = load_pairs_of_bytes(pairs + Index{2} * p * kPanelColumns + Index{2} * j * L);
+      const Floats least = load_halves(unit + kPanel.numbers_at() + 2 * (kPanelColumns + column + j * L));
       MHA_UNROLL
       for (int i = 0; i < M; ++i) {
         const auto& of_block = of_row(x, block, i);
@@ -352,25 +352,25 @@ constexpr Index kBlockBytesAhead = 8192;
 
 /// Computes all rows of a tile, strip by strip.
 inline void project_strips(const ProjectionTile& tile, void* scratch, const BlockStrips& strips) {
-  constexpr Index L = kLanes<float>, kGroup = kVectorBytes / Index(sizeof(float)), kGroups = kBlockColumns / kGroup;
+  constexpr Index L = kLanes<float>, kGroup = kVectorBytes / Index(sizeof(float)), kGroups = kPanelColumns / kGroup;
   bool is_direct = tile.out_step == 1;
   for (Index g = 0; g < kGroups; ++g) is_direct = is_direct && tile.group_columns[g] == kGroup;
   float* const staged = static_cast<float*>(scratch);
-  BlockStrip strip{&tile, {}, is_direct ? tile.out_row : kBlockColumns, kBlockBytesAhead};
+  BlockStrip strip{&tile, {}, is_direct ? tile.out_row : kPanelColumns, kBlockBytesAhead};
   for (Index g = 0; g < kGroups; ++g) strip.out[g] = is_direct ? static_cast<float*>(tile.out[g]) : staged + g * kGroup;
-  float* columns[kBlockColumns / L];
-  for (Index c = 0; c < kBlockColumns; c += L) columns[c / L] = strip.at(0, c);
+  float* columns[kPanelColumns / L];
+  for (Index c = 0; c < kPanelColumns; c += L) columns[c / L] = strip.at(0, c);
   for (Index row = 0, height; row < tile.rows; row += height) {
     const Index left = tile.rows - row;
     height = left >= 4 ? 4 : left >= 2 ? 2 : 1;
     (height == 4 ? strips.four : height == 2 ? strips.two : strips.one)(strip, row);
-    activate<float>(tile.activation, columns, int(kBlockColumns / L), row, height, strip.out_row);
+    activate<float>(tile.activation, columns, int(kPanelColumns / L), row, height, strip.out_row);
     strip.ahead = 0;
   }
   if (is_direct) return;
   for (Index g = 0; g < kGroups; ++g)
     for (Index r = 0; r < tile.rows; ++r) {
-      const float* const from = staged + r * kBlockColumns + g * kGroup;
+      const float* const from = staged + r * kPanelColumns + g * kGroup;
       float* const to = static_cast<float*>(tile.out[g]) + r * tile.out_row;
       for (Index c = 0; c < tile.group_columns[g]; ++c) to[c * tile.out_step] = from[c];
     }
