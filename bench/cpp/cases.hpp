@@ -14,7 +14,7 @@ namespace mha::bench {
 struct Case {
   std::string name, kind, dtype, weights, cache, pages, against, activation, family;
   Index B = 0, H = 0, Hk = 0, Tq = 0, Tk = 0, D = 0, E = 0, F = 0;
-  Index X = 0, used = 0;  // experts of a layer, and those of a row
+  Index X = 0, used = 0;  // experts of a layer, and experts that a row chooses
   Index layers = 1;
   Index V = 0;
   bool causal = false;
@@ -37,7 +37,7 @@ struct Case {
   double weight_bytes() const;
   /// Of keys and values between the steps of a decoder.
   DType cached() const;
-  /// What most of the products are of; of a layer with int8 or int4 weights those of its projections.
+  /// The element type of most products: int8 in a layer with int8 or int4 weights, whose projections they are.
   DType product() const { return has_scales(weight_format()) ? DType::int8 : element(); }
   bool has_options() const {
     return causal || window[0] >= 0 || window[1] >= 0 || admitted > 0 || softcap > 0 || alibi;

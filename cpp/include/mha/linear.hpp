@@ -20,7 +20,7 @@ class PackedLinear;  // of the library itself
 class MHA_API Linear {
  public:
   /// @param weights of one dtype, with WeightFormat::int8 as BasicMultiHeadAttentionWeights has it; or a matrix in blocks,
-  ///                in whose format it stays
+  ///                which keeps its format
   /// @throws std::invalid_argument, DTypeError, AllocationError
   explicit Linear(const LinearWeights& weights, WeightFormat weight_format = WeightFormat::plain);
   /// For the library itself.

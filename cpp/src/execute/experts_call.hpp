@@ -55,7 +55,7 @@ class ExpertsCall {
 
   /// Most phases of a part.
   static constexpr int kMostPhases = 7;
-  /// The phases of a part, for which those of the part before must have run. Returns how many it has written.
+  /// Writes the phases of a part, and returns their number. The phases of the part before must have run.
   int phases(Index part, Phase* phases);
 
  private:

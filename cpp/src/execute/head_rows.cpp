@@ -107,7 +107,7 @@ void HeadRowsRun::run_head(const HeadRows& rows, Index b, Index head, Index firs
   turn_and_store(rows, b, head, first, last, x, x_row, numbers == dtype);
 }
 
-/// Rows of which one norm covers all heads: they are gathered in scratch memory first.
+/// Rows under one norm for all heads: they are gathered in scratch memory first.
 void HeadRowsRun::run_joint(const HeadRows& rows, Index b, Index first, Index last, std::byte* scratch) const {
   const DType dtype = rows.rows.dtype, numbers = accumulator_of(dtype);
   const Index heads = rows.rows.extents[1], columns = rows.rows.extents[3], size = size_of(numbers);

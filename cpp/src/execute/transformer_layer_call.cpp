@@ -118,7 +118,7 @@ void TransformerLayerCall::run(int threads) {
   Phase phases[kMostLayerPhases];
   int count = first_phases(phases);
   for (Index part = 0; sized_.experts_ && part < sized_.experts_->parts(); ++part) {
-    if (part > 0) {  // its phases replace those of the part before
+    if (part > 0) {  // its phases replace the phases of the part before
       run_phases(phases, count, threads);
       count = 0;
     }

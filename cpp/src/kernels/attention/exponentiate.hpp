@@ -38,8 +38,8 @@ Packet<T> weights_in_place(T* scores, Index first, Index last, const Packet<T>& 
   });
 }
 
-/// The same where operands are of two keys: weights are rounded and go to `weights`, [operand][kWidth]; the sum is
-/// taken before rounding. Calls beside(piece, pieces) after each piece of the work.
+/// The same where operands are of two keys: weights are rounded and go to `weights`, [operand][kWidth]. The
+/// sum has the weights before rounding. Calls beside(piece, pieces) after each piece of the work.
 ///
 /// Four keys at a time, two operands, by the stages of exp2.hpp. The stages of the next four keys, up to the polynomial,
 /// come in between: a weight is a chain of some 45 cycles, and the processor does not look far enough ahead to find
