@@ -35,8 +35,9 @@ class PretrainedModel(ReadsTexts):
 
     @property
     def num_heads(self) -> int:
-        """H, the attention heads of a layer."""
-        return int(self._model.config.stacks[0].blocks[0].num_heads)
+        """H, the attention heads of a layer; 0 in a model without layers."""
+        blocks = self._model.config.stacks[0].blocks
+        return int(blocks[0].num_heads) if blocks else 0
 
     @property
     def vocab_size(self) -> int:

@@ -16,18 +16,22 @@ from ..functions.runtime import threads_of_call
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size, optional_size
 from .architecture.family import EMBEDDING
 from .architecture.model import Model
+from .architecture.norms import in_dtype
 from .architecture.open import open_model
+from .architecture.word_table import WordTable
 from .files.folder import FolderSource
 from .files.hub_cache import find_directory
+from .files.json_files import MAX_SIZE
 from .files.modules_json import Module, read_modules
 from .files.sentence_files import SentenceConfig, read_sentence_config
+from .files.static_words import read_static_words
 from .heads.embedding import Head, read_head
 from .pretrained import PretrainedModel
 from .text.batching import slabs
 from .text.inputs import check_sequences, check_text, checked_sequences, checked_texts, prompts_in
 from .text.prompts import Settings, read_settings
 from .text.text_call import TextCall, TokensOfText, text_call
-from .text.tokenizer import Tokenizer, read_tokenizer, require_library
+from .text.tokenizer import Tokenizer, read_tokenizer, read_tokenizer_of_words, require_library
 
 __all__ = ["SentenceEncoder"]
 
@@ -163,6 +167,9 @@ class SentenceEncoder(PretrainedModel):
             Normalize modules, ``max_seq_length``, prompts, ``truncate_dim``. Without it an embedding is the mean of the
             vectors of its tokens, and is not normalized.
 
+            A static model has a table of tokens and no layers: StaticEmbedding of sentence-transformers, and model2vec.
+            All tokens of a text count, as in sentence-transformers; the package model2vec leaves out unknown ones.
+
             A str that is not a directory, such as ``"BAAI/bge-small-en-v1.5"``, is looked up in the local cache of
             Hugging Face. Missing models are downloaded by huggingface_hub, if it is installed and HF_HUB_OFFLINE is not
             set.
@@ -187,7 +194,7 @@ class SentenceEncoder(PretrainedModel):
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
             home = find_directory(model)
             modules = read_modules(home)
-            is_listed = len(modules) > 1
+            is_listed = (home / "modules.json").exists()
             settings = read_settings(home) if is_listed else Settings()
             return cls._of_modules(modules, is_listed, settings, kind, stored)
 
@@ -198,6 +205,8 @@ class SentenceEncoder(PretrainedModel):
         """Return the model of a Transformer and the modules after it. If it `is_listed` in modules.json, the files of
         sentence-transformers count."""
         folder = modules[0].folder
+        if modules[0].kind == "StaticEmbedding":
+            return cls._of_words(modules, settings, dtype, weight_dtype)
         opened = open_model(FolderSource(folder), EMBEDDING)
         config, front_end = opened.config, opened.config.stacks[0].front_end
         sentences = read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position)
@@ -205,6 +214,19 @@ class SentenceEncoder(PretrainedModel):
         tokenizer = read_tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)
         model = opened.load(dtype, weight_dtype)
         return cls(model, tokenizer, Head(head), sentences, settings)
+
+    @classmethod
+    def _of_words(
+        cls, modules: list[Module], settings: Settings, dtype: np.dtype[Any], weight_dtype: str | None
+    ) -> "SentenceEncoder":
+        """Return the model of a StaticEmbedding and the modules after it."""
+        folder = modules[0].folder
+        model = WordTable(in_dtype(read_static_words(folder), dtype))
+        if weight_dtype is not None:
+            model = model.quantize(weight_dtype)
+        head = read_head(modules, model.config.embed_dim)
+        tokenizer, length = read_tokenizer_of_words(folder, model.config.vocab_size)
+        return cls(model, tokenizer, Head(head), SentenceConfig(length or MAX_SIZE, False, {}), settings)
 
     def encode(
         self,

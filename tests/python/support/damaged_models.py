@@ -77,6 +77,21 @@ def _sentence_model(folder: Path, family: str) -> None:
     tiny_bert.write_dense(folder, 2, 24, 9)
 
 
+def _static_model(folder: Path, family: str) -> None:
+    rng = np.random.default_rng(3)
+    words = rng.standard_normal((len(tiny_bert.WORDS), 9)).astype(np.float32)
+    kinds = [f"sentence_transformers.models.{kind}" for kind in ("StaticEmbedding", "Normalize")]
+    modules = [{"type": kind, "path": path} for kind, path in zip(kinds, (".", "1_Normalize"), strict=True)]
+    files = {"tokenizer.json": _tokenizer_files()["tokenizer.json"], "tokenizer_config.json": None}
+    files["config_sentence_transformers.json"] = _SENTENCE_FILES["config_sentence_transformers.json"]
+    if family == "model2vec":
+        files["config.json"] = {"model_type": "model2vec", "normalize": True}
+        rows = {"embeddings": words[:5], "mapping": rng.integers(0, 5, len(words)), "weights": rng.random(len(words))}
+        write_folder(folder, files, rows)
+    else:
+        write_folder(folder, files | {"modules.json": modules}, {"embedding.weight": words})
+
+
 def _text_classifier(folder: Path, family: str) -> None:
     tiny_classifiers.write(folder, family, 3, files=_tokenizer_files(pairs=True))
 
@@ -173,6 +188,7 @@ _CLASSIFIERS = ("bert", "roberta", "distilbert")
 CLASSES = {
     "SentenceEncoder": Opened(_sentence_model, _sentence_encoder, _SENTENCES),
     "SentenceTransformer": Opened(_sentence_model, _sentence_transformer, _SENTENCES),
+    "SentenceEncoder of words": Opened(_static_model, _sentence_encoder, ("static", "model2vec")),
     "CrossEncoder": Opened(_text_classifier, _cross_encoder, _CLASSIFIERS),
     "TextClassifier": Opened(_text_classifier, _classified, _CLASSIFIERS),
     "TokenClassifier": Opened(_token_classifier, _tagged, ("bert", "roberta")),
@@ -195,7 +211,8 @@ def damage(name: str, folder: Path, seed: int) -> tuple[Path, bytes]:
     if (path := home / "model.gguf").exists():
         return path, _replaced(path, _damaged_gguf(path.read_bytes(), family, rng))
     files = sorted(path for path in home.rglob("*") if path.is_file())
-    path = home / "config.json" if rng.random() < 0.35 else rng.choice(files)
+    path = home / "config.json"
+    path = path if rng.random() < 0.35 and path.exists() else rng.choice(files)
     raw = path.read_bytes()
     kind = rng.choices(["json", "bytes", "huge"], [3, 1, 1])[0]
     if kind == "huge" and path.suffix == ".json":

@@ -22,31 +22,44 @@ _MOST_MODULES = 32  # models have up to five
 class Module(NamedTuple):
     """One step from a text to its embedding."""
 
-    kind: str  # "Transformer", "Pooling", "Dense" or "Normalize"
+    kind: str  # "Transformer", "StaticEmbedding", "Pooling", "Dense" or "Normalize"
     folder: Path
 
 
 def read_modules(directory: Path) -> list[Module]:
-    """Return the modules of the model in `directory`: the Transformer, the Pooling, then any Dense and Normalize.
+    """Return the modules of the model in `directory`: a Transformer and a Pooling, or a StaticEmbedding; then any Dense
+    and Normalize.
 
-    Without modules.json the directory holds a plain transformer, as in sentence-transformers. It is then the only
-    module, and other files of sentence-transformers have no effect.
+    Without modules.json the directory holds a model of model2vec, if config.json says so; else a plain transformer, as
+    in sentence-transformers. It is then the only module, and other files of sentence-transformers have no effect.
 
     Raises OSError or ValueError if modules.json cannot be read, lists other modules, or a folder that is not below
     `directory`.
     """
     path = directory / "modules.json"
     if not path.exists():
-        return [Module("Transformer", directory)]
+        return _of_model2vec(directory) or [Module("Transformer", directory)]
     entries = _entries(path)
     kinds = [kind for kind, _ in entries]
-    has_others = kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(_BEHIND_POOLING)
+    first = 1 if kinds[:1] == ["StaticEmbedding"] else 2
+    has_others = first == 2 and kinds[:2] != ["Transformer", "Pooling"]
+    has_others = has_others or not set(kinds[first:]) <= set(_BEHIND_POOLING)
     if has_others or len(kinds) > _MOST_MODULES:
         raise ValueError(
-            f"{path} must list Transformer, Pooling and perhaps Dense or Normalize, "
-            f"as sentence-transformers has them; got {listed(kinds) or 'nothing'}"
+            f"{path} must list Transformer, Pooling and perhaps Dense or Normalize, or StaticEmbedding in place of the "
+            f"first two, as sentence-transformers has them; got {listed(kinds) or 'nothing'}"
         )
     return [_module(path, kind, entry) for kind, entry in entries]
+
+
+def _of_model2vec(directory: Path) -> list[Module]:
+    """Return the modules of a model that older versions of model2vec have saved; nothing for another model."""
+    path = directory / "config.json"
+    values = read_json(path, dict) if path.exists() else {}
+    if values.get("model_type") != "model2vec":
+        return []
+    ends = [Module("Normalize", directory / "1_Normalize")] if Entries(path, values).flag("normalize") else []
+    return [Module("StaticEmbedding", directory), *ends]
 
 
 def read_transformer(directory: Path) -> Module | None:
@@ -103,7 +116,8 @@ def _entries(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 def _module(path: Path, kind: str, entry: dict[str, Any]) -> Module:
     folder: Any = entry.get("path")
-    if not (kind == "Transformer" and folder == "") and not is_below(folder):
+    is_here = kind in ("Transformer", "StaticEmbedding") and folder in ("", ".")
+    if not is_here and not is_below(folder):
         raise ValueError(f"{path} must have the {kind} in a folder below it; got {shown(folder)}")
     return Module(kind, path.parent / folder)
 

@@ -84,6 +84,22 @@ def read_tokenizer(
     return Tokenizer(library, long_texts)
 
 
+def read_tokenizer_of_words(folder: Path, vocab_size: int) -> tuple["Tokenizer", int | None]:
+    """Read the tokenizer of a static model, which adds no tokens, and the number of tokens at which it cuts texts.
+
+    Raises the errors of `read_tokenizer`.
+    """
+    import tokenizers
+
+    library = read_library(folder, {})
+    with library_errors(f"{folder / 'tokenizer.json'} is not a valid tokenizer"):
+        library.post_processor = tokenizers.processors.Sequence([])
+        length: int | None = None if library.truncation is None else library.truncation["max_length"]
+        tokenizer = Tokenizer(library, None if length is None else LongTexts(library, length))
+    tokenizer.check_vocabulary(folder, vocab_size)
+    return tokenizer, length
+
+
 class TokenizedText(NamedTuple):
     """The tokens of a text, or of a pair of texts, as a model reads them.
 
