@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import widened
-from ..functions.deprecation import renamed, renamed_keyword
+from ..functions.deprecation import renamed_keyword
 from ..functions.messages import in_the_name_of
 from ..functions.runtime import threads_of_call
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size, optional_size
@@ -26,12 +26,11 @@ from .files.modules_json import Module, read_modules
 from .files.sentence_files import SentenceConfig, read_sentence_config
 from .files.static_words import read_static_words
 from .heads.embedding import Head, read_head
-from .pretrained import PretrainedModel
-from .text.batching import slabs
-from .text.inputs import check_sequences, check_text, checked_sequences, checked_texts, prompts_in
+from .text.inputs import check_sequences, checked_sequences, checked_texts, prompts_in
 from .text.prompts import Settings, read_settings
 from .text.text_call import TextCall, TokensOfText, text_call
 from .text.tokenizer import Tokenizer, read_tokenizer, read_tokenizer_of_words, require_library
+from .text_encoder import TextEncoder
 
 __all__ = ["SentenceEncoder"]
 
@@ -58,7 +57,7 @@ class _Embeddings(NamedTuple):
         return self.head.embeddings(rows, cu_seqlens, *self[1:], num_threads)
 
 
-class SentenceEncoder(PretrainedModel):
+class SentenceEncoder(TextEncoder):
     """Sentence embeddings: tokens, their vectors after the layers of an encoder, and one vector for each text.
 
     Use `from_pretrained` to open a model.
@@ -95,11 +94,8 @@ class SentenceEncoder(PretrainedModel):
     def __init__(
         self, model: Model, tokenizer: Tokenizer, head: Head, config: SentenceConfig, settings: Settings
     ) -> None:
-        self._model = model
-        self._tokenizer = tokenizer
+        super().__init__(model, tokenizer, config, settings)
         self._head = head
-        self._config = config
-        self._settings = settings
 
     @property
     def embed_dim(self) -> int:
@@ -116,37 +112,6 @@ class SentenceEncoder(PretrainedModel):
     def truncate_dim(self, truncate_dim: int | None) -> None:
         checked = optional_size(type(self).__name__, "truncate_dim", truncate_dim)
         self._settings = self._settings._replace(truncate_dim=checked)
-
-    @property
-    def max_length(self) -> int:
-        """The largest number of tokens of a text, special tokens included; longer texts are cut. Can be set up to the
-        number of positions."""
-        return self._config.max_seq_length
-
-    @max_length.setter
-    def max_length(self, max_length: int) -> None:
-        name = type(self).__name__
-        length = self._model.config.checked_length(name, max_length)
-        with in_the_name_of(name, max_seq_length="max_length"):
-            self._tokenizer = self._tokenizer.cut_at(length)
-        self._config = self._config._replace(max_seq_length=length)
-
-    max_seq_length = renamed("max_seq_length", "max_length")
-
-    @property
-    def prompts(self) -> dict[str, str]:
-        """The prompts of the model, by the names that `encode` takes. A prompt is put before each text."""
-        return dict(self._settings.prompts.by_name)
-
-    @property
-    def default_prompt_name(self) -> str | None:
-        """The name of the default prompt of calls; None: by default texts have no prompt."""
-        return self._settings.prompts.default_name
-
-    @property
-    def similarity_fn_name(self) -> str:
-        """The function to compare embeddings of this model: "cosine", "dot", "euclidean" or "manhattan"."""
-        return self._settings.similarity
 
     @classmethod
     @renamed_keyword("directory", "model")
@@ -442,98 +407,3 @@ class SentenceEncoder(PretrainedModel):
             vectors = widened(rows).astype(np.float32, copy=False)
             for first, end in pairwise(cu_seqlens):
                 yield tokens[first:end].copy(), vectors[first:end].copy()
-
-    def tokens_of(
-        self,
-        texts: Any,
-        *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        add_special_tokens: bool = True,
-    ) -> Any:
-        """Return the tokens of texts with their places.
-
-        Parameters
-        ----------
-        texts : str, or N of them
-            As the model reads them, cut to `max_length` tokens.
-        prompt_name, prompt
-            As for `encode`. Places count from the begin of the prompt.
-        add_special_tokens : bool, default True
-            Add the tokens that begin and end texts.
-
-        Returns
-        -------
-        tokens : TokenizedText
-            For several texts a list of N.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As for `encode`.
-        """
-        name = f"{type(self).__name__}.tokens_of"
-        before = self._settings.prompts.chosen(name, prompt_name, prompt)
-        return self._tokens_of(name, texts, before, add_special_tokens)
-
-    def count_tokens(
-        self,
-        texts: Any,
-        *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        add_special_tokens: bool = True,
-    ) -> Any:
-        """Return the number of tokens of texts, which is the cost of a call for them.
-
-        Parameters
-        ----------
-        texts, prompt_name, prompt, add_special_tokens
-            As for `tokens_of`.
-
-        Returns
-        -------
-        counts : int64 [N]
-            For one text an int.
-        """
-        name = f"{type(self).__name__}.count_tokens"
-        before = self._settings.prompts.chosen(name, prompt_name, prompt)
-        return self._count_tokens(name, texts, before, add_special_tokens)
-
-    def _reader(self) -> tuple[Any, bool]:
-        return self._tokenizer, False
-
-    def attention_weights(self, text: str, *, num_threads: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
-        """Return the attention weights of a text, in each layer and head.
-
-        Parameters
-        ----------
-        text : str
-            The text, without a prompt.
-        num_threads : int, optional
-            As for `encode`.
-
-        Returns
-        -------
-        tokens : list of T str
-            The tokens as strings, with special tokens.
-        weights : float32 [layers, H, T, T]
-            Rows sum to 1.
-        """
-        name = f"{type(self).__name__}.attention_weights"
-        check_text(f"{name}: text", text, 0)
-        num_threads = threads_of_call(name, num_threads)
-        with in_the_name_of(type(self).__name__):
-            ids, tokens = self._tokenizer.encode_words(text)
-        weights = self._model.attention_weights(np.array(ids, np.int64), num_threads)
-        return tokens, weights.astype(np.float32, copy=False)
-
-    def _tokenize(self, name: str, texts: Iterable[str], prompt: str) -> Iterator[list[int]]:
-        """Yield the tokens of each text, after the prompt."""
-        first = 0
-        for slab in slabs(texts):
-            for i, text in enumerate(slab):
-                check_text(f"{name}: texts", text, first + i)
-            first += len(slab)
-            with in_the_name_of(type(self).__name__):
-                yield from self._tokenizer.encode_batch([prompt + text for text in slab] if prompt else slab)
