@@ -1,8 +1,9 @@
-"""Pretrained models, read from their files: sentence embeddings, labels of texts, entities, language models."""
+"""Pretrained models, read from their files: dense and sparse embeddings, labels of texts, entities, language models."""
 
 from .causal_lm import CausalLM, Completion, GenerationStatistics, TextScore, TokenLogprobs
 from .sentence_encoder import SentenceEncoder
 from .seq2seq_lm import GeneratedText, Seq2SeqLM
+from .sparse_encoder import SparseEmbeddings, SparseEncoder
 from .text.tokenizer import TokenizedText
 from .text_classifier import TextClassifier
 from .token_classifier import TokenClassifier
@@ -14,6 +15,8 @@ __all__ = [
     "GenerationStatistics",
     "SentenceEncoder",
     "Seq2SeqLM",
+    "SparseEmbeddings",
+    "SparseEncoder",
     "TextClassifier",
     "TextScore",
     "TokenClassifier",

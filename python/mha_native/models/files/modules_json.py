@@ -93,6 +93,26 @@ def read_logit_score(directory: Path) -> tuple[Path, Entries] | None:
     return transformer.folder, Entries.read(score.folder / "config.json")
 
 
+def read_splade(directory: Path) -> tuple[Path, Entries] | None:
+    """Return the folder of the Transformer and the settings of the SpladePooling after it, the modules of a
+    SparseEncoder; None without modules.json.
+
+    Raises the errors of `read_modules`.
+    """
+    path = directory / "modules.json"
+    if not path.exists():
+        return None
+    entries = _entries(path)
+    kinds = [kind for kind, _ in entries]
+    if kinds not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
+        raise ValueError(
+            f"{path} must list Transformer and SpladePooling, as sentence-transformers has them for a SparseEncoder; "
+            f"got {listed(kinds) or 'nothing'}"
+        )
+    transformer, pooling = (_module(path, *entry) for entry in entries)
+    return transformer.folder, Entries.read(pooling.folder / "config.json")
+
+
 def first_transformer(directory: Path) -> Path:
     """Return the folder of the Transformer, the first module of modules.json; `directory` without that file.
 
@@ -116,7 +136,7 @@ def _entries(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 def _module(path: Path, kind: str, entry: dict[str, Any]) -> Module:
     folder: Any = entry.get("path")
-    is_here = kind in ("Transformer", "StaticEmbedding") and folder in ("", ".")
+    is_here = kind in ("Transformer", "MLMTransformer", "StaticEmbedding") and folder in ("", ".")
     if not is_here and not is_below(folder):
         raise ValueError(f"{path} must have the {kind} in a folder below it; got {shown(folder)}")
     return Module(kind, path.parent / folder)

@@ -19,6 +19,7 @@ _TASKS = {
     "feature-extraction": ("last_hidden_state", "token_embeddings"),
     "sequence-classification": ("logits", "scores"),
     "text-generation": ("logits", "causal_logits"),
+    "fill-mask": ("logits", "token_embeddings"),
 }
 _UNSET = ("processing_kwargs", "query_length", "document_length", "query_expansion", "tokenizer_name_or_path")
 

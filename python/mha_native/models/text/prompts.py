@@ -46,6 +46,11 @@ class Settings(NamedTuple):
     prompts: Prompts = Prompts(_USUAL, None)
     truncate_dim: int | None = None  # features of an embedding that are kept
     similarity: str = "cosine"
+    max_active_dims: int | None = None  # numbers of a sparse vector that are kept
+
+
+# The similarity of each type of model without an entry, and whether it has the usual prompts.
+_TYPES = {"SentenceTransformer": ("cosine", True), "CrossEncoder": ("cosine", False), "SparseEncoder": ("dot", True)}
 
 
 def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> Settings:
@@ -54,9 +59,10 @@ def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> S
     Raises OSError or ValueError if the file cannot be read or is damaged, or if the model is of another type.
     """
     path = directory / SETTINGS_FILE
-    usual = _USUAL if model_type == "SentenceTransformer" else {}
+    similarity, has_usual = _TYPES[model_type]
+    usual = _USUAL if has_usual else {}
     if not path.exists():
-        return Settings(Prompts(usual, None))
+        return Settings(Prompts(usual, None), similarity=similarity)
     entries = Entries.read(path)
     entries.expect({"model_type": model_type})
     values = entries.values
@@ -70,8 +76,9 @@ def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> S
             f"{path}: default_prompt_name must be one of prompts, {listed(list(by_name))}; got {shown(default)}"
         )
     name = "similarity_fn_name"
-    similarity = entries.choice(name, *_SIMILARITIES) if entries.has(name) else "cosine"
-    return Settings(Prompts(by_name, default), entries.size_or_none("truncate_dim"), similarity)
+    similarity = entries.choice(name, *_SIMILARITIES) if entries.has(name) else similarity
+    most = entries.size_or_none("max_active_dims")
+    return Settings(Prompts(by_name, default), entries.size_or_none("truncate_dim"), similarity, most)
 
 
 def _is_text(value: object) -> bool:

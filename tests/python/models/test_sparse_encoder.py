@@ -1,0 +1,177 @@
+"""Sparse embeddings by masked language models, against sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_tokenizers
+from tolerance import assert_close, assert_same_bits
+
+from mha_native.models import SentenceEncoder, SparseEmbeddings, SparseEncoder
+from mha_native.models.heads import masked_language
+
+transformers = pytest.importorskip("transformers")
+library = pytest.importorskip("sentence_transformers")
+torch = pytest.importorskip("torch")
+
+TEXTS = ["the dog", "", "abba a dog", "unknown", "the " * 50, "[CLS] a"]
+_SIZES = {
+    "vocab_size": 37, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40,
+    "max_position_embeddings": 34,
+}  # fmt: skip
+_OF_DISTILBERT = {
+    "vocab_size": 37, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40, "max_position_embeddings": 34,
+}  # fmt: skip
+_OF_MODERNBERT = _SIZES | dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
+FAMILIES: dict[str, dict[str, Any]] = {
+    "bert": _SIZES | {"hidden_act": "gelu_new"},
+    "distilbert": _OF_DISTILBERT,
+    "roberta": _SIZES | {"pad_token_id": 0},
+    "mpnet": _SIZES,
+    "modernbert": _OF_MODERNBERT | {"cls_token_id": 2, "sep_token_id": 3},
+}
+
+
+def _write(folder: Path, family: str = "bert", **settings: Any) -> Path:
+    torch.manual_seed(7)
+    config = transformers.AutoConfig.for_model(family, **FAMILIES[family], **settings)
+    model = transformers.AutoModelForMaskedLM.from_config(config).eval()
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights += 0.2 * torch.randn_like(weights)
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(tiny_tokenizers.word_piece().to_str(), encoding="utf-8")
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    contents = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 30, **names}
+    (folder / "tokenizer_config.json").write_text(json.dumps(contents), encoding="utf-8")
+    return folder
+
+
+def _assert_like(actual: SparseEmbeddings, expected: Any) -> None:
+    dense = expected.to_dense().numpy()
+    assert actual.values.dtype == np.float32
+    assert_close(actual.to_dense(), dense, 1e-5 * max(1, dense.max()), label="sparse embeddings")
+    shown = [(row[row > 1e-4] > 0).sum() for row in dense]
+    assert shown == [(values > 1e-4).sum() for _, values in (actual[i] for i in range(len(actual)))]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families(tmp_path: Path, family: str, tied: bool) -> None:
+    further = {"decoder_bias": tied, "classifier_bias": not tied} if family == "modernbert" else {}
+    home = _write(tmp_path / "model", family, tie_word_embeddings=tied, **further)
+    model = SparseEncoder.from_pretrained(home)
+    theirs = library.SparseEncoder(str(home), device="cpu")
+    _assert_like(model.encode(TEXTS), theirs.encode(TEXTS))
+    for strategy, activation in (("sum", "relu"), ("max", "log1p_relu"), ("sum", "log1p_relu")):
+        theirs[1].pooling_strategy, theirs[1].activation_function = strategy, activation
+        theirs.save_pretrained(str(tmp_path / strategy / activation))
+        ours = SparseEncoder.from_pretrained(tmp_path / strategy / activation)
+        _assert_like(ours.encode(TEXTS), theirs.encode(TEXTS))
+
+
+def test_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not depend on other texts, on threads, or on the columns that are computed at once."""
+    home = _write(tmp_path)
+    model = SparseEncoder.from_pretrained(home)
+    whole = model.encode(TEXTS)
+    alone = SparseEmbeddings.concatenated((model.encode(text, num_threads=1) for text in TEXTS), model.embed_dim)
+    batches = SparseEmbeddings.concatenated(model.encode_batches(iter(TEXTS), num_threads=2), model.embed_dim)
+    copied = pickle.loads(pickle.dumps(model)).encode(TEXTS)
+    monkeypatch.setattr(masked_language, "_COLUMNS", 5)
+    for other in (alone, batches, copied, SparseEncoder.from_pretrained(home).encode(TEXTS)):
+        assert_same_bits(other.to_dense(), whole.to_dense())
+    assert len(model.encode([])) == 0
+    assert model.embed_dim == 37
+    half = SparseEncoder.from_pretrained(home, dtype="bfloat16").encode(TEXTS).to_dense()
+    assert np.abs(half - whole.to_dense()).max() < 0.1
+
+
+def test_settings_of_sentence_transformers(tmp_path: Path) -> None:
+    theirs = library.SparseEncoder(
+        str(_write(tmp_path / "model")), device="cpu", prompts={"query": "the "}, max_active_dims=6
+    )
+    theirs.save_pretrained(str(tmp_path / "saved"))
+    model = SparseEncoder.from_pretrained(tmp_path / "saved")
+    assert (model.max_active_dims, model.similarity_fn_name) == (6, "dot")
+    found = model.encode(TEXTS)
+    _assert_like(found, theirs.encode(TEXTS))
+    assert np.diff(found.offsets).max() == 6
+    _assert_like(model.encode(TEXTS, prompt_name="query"), theirs.encode(TEXTS, prompt_name="query"))
+    _assert_like(model.encode(TEXTS, max_active_dims=3), theirs.encode(TEXTS, max_active_dims=3))
+    expected = theirs.decode(theirs.encode(TEXTS), top_k=2)
+    for words, others in zip(model.decode(found, top_k=2), expected, strict=True):
+        assert [word for word, _ in words] == [word for word, _ in others]
+    scores = theirs.similarity(theirs.encode(TEXTS), theirs.encode(TEXTS)).numpy()
+    assert_close(found.dot(found), scores, 1e-5 * scores.max(), label="scores")
+    # The names of modules before version 5.4.
+    path = tmp_path / "saved" / "modules.json"
+    kinds = ["sparse_encoder.models.MLMTransformer", "sparse_encoder.models.SpladePooling"]
+    modules = json.loads(path.read_text(encoding="utf-8"))
+    for module, kind in zip(modules, kinds, strict=True):
+        module["type"] = f"sentence_transformers.{kind}"
+    path.write_text(json.dumps(modules), encoding="utf-8")
+    assert_same_bits(SparseEncoder.from_pretrained(tmp_path / "saved").encode(TEXTS).to_dense(), found.to_dense())
+
+
+def test_refusals(tmp_path: Path) -> None:
+    home = _write(tmp_path / "model")
+    model = SparseEncoder.from_pretrained(home)
+    with pytest.raises(ValueError, match=r"SparseEncoder\.encode: max_active_dims must be at least 1"):
+        model.encode(TEXTS, max_active_dims=0)
+    with pytest.raises(ValueError, match=r"SparseEncoder\.decode: embeddings must be SparseEmbeddings of 37 features"):
+        model.decode(SparseEmbeddings.of_dense(np.ones((1, 3), np.float32)))
+    with pytest.raises(TypeError, match=r"SparseEncoder\.encode: texts must be str; got int at 1"):
+        model.encode(["a", 3])  # type: ignore[list-item]
+
+    def refused(message: str, **entries: Any) -> None:
+        values = json.loads((home / "config.json").read_text(encoding="utf-8"))
+        (home / "config.json").write_text(json.dumps(values | entries), encoding="utf-8")
+        with pytest.raises(ValueError, match=r"^SparseEncoder\.from_pretrained: ") as caught:
+            SparseEncoder.from_pretrained(home)
+        assert message in str(caught.value)
+        (home / "config.json").write_text(json.dumps(values), encoding="utf-8")
+
+    refused("architectures must have a ...ForMaskedLM", architectures=["BertForSequenceClassification"])
+    refused("model_type must be of a family with masked language models", model_type="nomic_bert")
+    refused("does not hold the model of config.json: missing: cls.predictions.decoder.", tie_word_embeddings=False)
+    SentenceEncoder.from_pretrained(home)  # which needs no head
+    library.SparseEncoder(str(home), device="cpu").save_pretrained(str(tmp_path / "saved"))
+    path = tmp_path / "saved" / "1_SpladePooling" / "config.json"
+    path.write_text('{"pooling_strategy": "mean"}', encoding="utf-8")
+    with pytest.raises(ValueError, match="pooling_strategy must be 'max' or 'sum'; got 'mean'"):
+        SparseEncoder.from_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "modules.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"must list Transformer and SpladePooling.*; got nothing"):
+        SparseEncoder.from_pretrained(tmp_path / "saved")
+
+
+def test_sparse_embeddings() -> None:
+    rng = np.random.default_rng(3)
+    dense = np.where(rng.random((5, 9)) < 0.4, rng.integers(1, 4, (5, 9)), 0).astype(np.float32)
+    dense[2] = 0
+    found = SparseEmbeddings.of_dense(dense)
+    assert_same_bits(found.to_dense(), dense)
+    assert (len(found), found.features) == (5, 9)
+    for i in (0, 2, -1):
+        indices, values = found[i]
+        assert indices.tolist() == np.flatnonzero(dense[i]).tolist()
+        assert_same_bits(values, dense[i][indices])
+    with pytest.raises(IndexError, match="i must be a text of 5; got 5"):
+        found[5]
+    largest = found.largest(2).to_dense()
+    for row, kept in zip(dense, largest, strict=True):
+        chosen = sorted(np.flatnonzero(row), key=lambda j, row=row: (-row[j], j))[:2]
+        assert np.flatnonzero(kept).tolist() == sorted(chosen)
+        assert_same_bits(kept[chosen], row[chosen])
+    others = SparseEmbeddings.of_dense(dense[:2])
+    assert_same_bits(found.dot(others), dense @ dense[:2].T)
+    with pytest.raises(ValueError, match="others must have 9 features; got 4"):
+        found.dot(SparseEmbeddings.of_dense(np.ones((1, 4), np.float32)))
+    pytest.importorskip("scipy")
+    assert_same_bits(found.to_scipy().toarray(), dense)
