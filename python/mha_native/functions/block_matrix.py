@@ -100,6 +100,11 @@ class BlockMatrix:
         rows : integer array [N]
             Row numbers, as for NumPy's indexing.
         """
+        if not isinstance(rows, np.ndarray) or rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise TypeError(f"BlockMatrix.take: rows must be an array [N] of integers; got {shown(rows)}")
+        count = len(self.data)
+        if len(rows) and not -count <= rows.min() <= rows.max() < count:
+            raise ValueError(f"BlockMatrix.take: rows must be less than {count}; got {rows.min()} to {rows.max()}")
         return _core.dequantize(self.data[rows].view(np.int8), self.dtype, None)
 
     def __repr__(self) -> str:

@@ -210,8 +210,8 @@ class SparseEncoder(TextEncoder):
             raise ValueError(f"{name}: embeddings must be SparseEmbeddings of {self.embed_dim} features")
         most = len(embeddings.values) if top_k is None else checked_size(name, "top_k", top_k)
         found = []
-        for i in range(len(embeddings)):
-            indices, values = embeddings[i]
+        for i in range(embeddings.num_texts):
+            indices, values = embeddings.row(i)
             order = np.argsort(-values, kind="stable")[:most]
             words = [self._tokenizer.library.id_to_token(int(indices[j])) for j in order]
             found.append(list(zip(words, values[order].tolist(), strict=True)))

@@ -29,6 +29,9 @@ def test_numbers_of_any_bytes(format: str, rng: Any) -> None:
     np.testing.assert_array_equal(numbers, numbers_of(matrix))
     np.testing.assert_array_equal(matrix.dequantize(num_threads=2), numbers)
     np.testing.assert_array_equal(matrix.take(np.array([3, 39, 3])), numbers[[3, 39, 3]])
+    for rows, error in (("3", TypeError), (np.array([0.5]), TypeError), (np.array([40]), ValueError)):
+        with pytest.raises(error, match=r"BlockMatrix\.take: rows must be "):
+            matrix.take(rows)  # type: ignore[arg-type, unused-ignore]
     features, size = _core.block_formats()[format]
     assert matrix.shape == (40, 512)
     assert matrix.nbytes == 40 * 512 // features * size

@@ -57,7 +57,7 @@ def _assert_like(actual: SparseEmbeddings, expected: Any) -> None:
     assert actual.values.dtype == np.float32
     assert_close(actual.to_dense(), dense, 1e-5 * max(1, dense.max()), label="sparse embeddings")
     shown = [(row[row > 1e-4] > 0).sum() for row in dense]
-    assert shown == [(values > 1e-4).sum() for _, values in (actual[i] for i in range(len(actual)))]
+    assert shown == [(values > 1e-4).sum() for _, values in (actual.row(i) for i in range(actual.num_texts))]
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -86,7 +86,7 @@ def test_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masked_language, "_COLUMNS", 5)
     for other in (alone, batches, copied, SparseEncoder.from_pretrained(home).encode(TEXTS)):
         assert_same_bits(other.to_dense(), whole.to_dense())
-    assert len(model.encode([])) == 0
+    assert model.encode([]).num_texts == 0
     assert model.embed_dim == 37
     half = SparseEncoder.from_pretrained(home, dtype="bfloat16").encode(TEXTS).to_dense()
     assert np.abs(half - whole.to_dense()).max() < 0.1
@@ -157,13 +157,13 @@ def test_sparse_embeddings() -> None:
     dense[2] = 0
     found = SparseEmbeddings.of_dense(dense)
     assert_same_bits(found.to_dense(), dense)
-    assert (len(found), found.features) == (5, 9)
-    for i in (0, 2, -1):
-        indices, values = found[i]
+    assert (found.num_texts, found.features) == (5, 9)
+    for i in (0, 2, 4):
+        indices, values = found.row(i)
         assert indices.tolist() == np.flatnonzero(dense[i]).tolist()
         assert_same_bits(values, dense[i][indices])
-    with pytest.raises(IndexError, match="i must be a text of 5; got 5"):
-        found[5]
+    with pytest.raises(IndexError, match="i must be from 0 to 4; got 5"):
+        found.row(5)
     largest = found.largest(2).to_dense()
     for row, kept in zip(dense, largest, strict=True):
         chosen = sorted(np.flatnonzero(row), key=lambda j, row=row: (-row[j], j))[:2]

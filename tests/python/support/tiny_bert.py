@@ -118,6 +118,17 @@ def write(
     return write_folder(directory, contents)
 
 
+def write_masked(directory: Path) -> Path:
+    """Write the directory of a masked language model, as transformers saves it."""
+    settings = config(architectures=["BertForMaskedLM"])
+    width, head = settings["hidden_size"], "cls.predictions."
+    shapes: Shapes = affine(f"{head}transform.dense", width, width) | affine(f"{head}transform.LayerNorm", width)
+    weights = {f"bert.{name}": tensor for name, tensor in tensors(settings).items()}
+    weights |= usual_weights(shapes | {f"{head}bias": (settings["vocab_size"],)})
+    contents = {"config.json": settings, "tokenizer.json": json.loads(tokenizer().to_str())}
+    return write_folder(directory, contents, weights)
+
+
 def write_shards(directory: Path, count: int = 3) -> Path:
     """Put the weights of the model in `directory` into several files. Returns the index."""
     whole = directory / "model.safetensors"

@@ -1,8 +1,7 @@
 """Sparse vectors: the features that are not zero, with their numbers."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +9,7 @@ from numpy.typing import NDArray
 from ...functions.needed_packages import pip_install
 
 
-@dataclass(frozen=True, eq=False)
-class SparseEmbeddings:
+class SparseEmbeddings(NamedTuple):
     """Sparse vectors of N texts, in compressed rows.
 
     Parameters
@@ -30,7 +28,7 @@ class SparseEmbeddings:
     >>> import numpy as np
     >>> from mha_native.models import SparseEmbeddings
     >>> found = SparseEmbeddings.of_dense(np.array([[0, 2, 0], [1, 0, 3]], np.float32))
-    >>> found[1]
+    >>> found.row(1)
     (array([0, 2], dtype=int32), array([1., 3.], dtype=float32))
     >>> found.dot(found)
     array([[ 4.,  0.],
@@ -58,14 +56,16 @@ class SparseEmbeddings:
         values = np.concatenate([np.empty(0, np.float32), *(part.values for part in given)])
         return cls(np.cumsum(counts), indices, values, features)
 
-    def __len__(self) -> int:
+    @property
+    def num_texts(self) -> int:
+        """N, the number of texts."""
         return len(self.offsets) - 1
 
-    def __getitem__(self, i: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    def row(self, i: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Return the indices and the values of text `i`, as vector stores take them."""
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"SparseEmbeddings: i must be a text of {len(self)}; got {i}")
-        some = slice(*self.offsets[i % len(self) :][:2])
+        if not 0 <= i < self.num_texts:
+            raise IndexError(f"SparseEmbeddings.row: i must be from 0 to {self.num_texts - 1}; got {i}")
+        some = slice(self.offsets[i], self.offsets[i + 1])
         return self.indices[some], self.values[some]
 
     def largest(self, max_active_dims: int) -> "SparseEmbeddings":
@@ -80,8 +80,8 @@ class SparseEmbeddings:
 
     def to_dense(self) -> NDArray[np.float32]:
         """Return the vectors as an array [N, V]."""
-        found = np.zeros((len(self), self.features), np.float32)
-        found[np.repeat(np.arange(len(self)), np.diff(self.offsets)), self.indices] = self.values
+        found = np.zeros((self.num_texts, self.features), np.float32)
+        found[np.repeat(np.arange(self.num_texts), np.diff(self.offsets)), self.indices] = self.values
         return found
 
     def to_scipy(self) -> Any:
@@ -90,18 +90,18 @@ class SparseEmbeddings:
             from scipy.sparse import csr_array  # type: ignore[import-untyped, import-not-found, unused-ignore]
         except ImportError as error:
             raise ImportError(f"{error.name} is not installed: {pip_install('scipy')}") from error
-        return csr_array((self.values, self.indices, self.offsets), (len(self), self.features))
+        return csr_array((self.values, self.indices, self.offsets), (self.num_texts, self.features))
 
     def dot(self, others: "SparseEmbeddings") -> NDArray[np.float32]:
         """Return the scores [N, M] of these vectors with M others: sums of products."""
         if self.features != others.features:
             raise ValueError(f"SparseEmbeddings.dot: others must have {self.features} features; got {others.features}")
-        scores = np.zeros((len(self), len(others)), np.float32)
+        scores = np.zeros((self.num_texts, others.num_texts), np.float32)
         one = np.zeros(self.features, np.float32)
-        texts = np.repeat(np.arange(len(others)), np.diff(others.offsets))
+        texts = np.repeat(np.arange(others.num_texts), np.diff(others.offsets))
         for i, row in enumerate(scores):
-            indices, values = self[i]
+            indices, values = self.row(i)
             one[indices] = values
-            row[:] = np.bincount(texts, others.values * one[others.indices], len(others))
+            row[:] = np.bincount(texts, others.values * one[others.indices], others.num_texts)
             one[indices] = 0
         return scores

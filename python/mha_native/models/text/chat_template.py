@@ -46,7 +46,7 @@ class ChatTemplate:
             written = json.dumps([messages, given])
             messages, given = json.loads(written)
         except (TypeError, ValueError, RecursionError) as error:
-            raise TypeError(f"messages must hold what can be written as JSON: {error}") from error
+            raise TypeError(f"messages and variables must hold values of JSON: {error}") from error
         if self._compiled is None:
             self._compiled = self._in_sandbox(self._template)
         self._compiled.environment.allow(len(written))

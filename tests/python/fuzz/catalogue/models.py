@@ -13,7 +13,7 @@ import tiny_bert
 
 import mha_native as mha
 import mha_native.interop.onnx
-from mha_native.models import SentenceEncoder
+from mha_native.models import SentenceEncoder, SparseEncoder
 
 from .entry import (
     BATCH,
@@ -141,6 +141,74 @@ def _sentence_astype(_: Generator) -> Made:
 @entry("SentenceEncoder.quantize")
 def _sentence_quantize(_: Generator) -> Made:
     return sentence_encoder().quantize, {"weight_dtype": "int8"}
+
+
+@functools.cache
+def _sparse_folder() -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    folder = tempfile.TemporaryDirectory()
+    return folder, tiny_bert.write_masked(Path(folder.name))
+
+
+@functools.cache
+def _sparse_encoder() -> SparseEncoder:
+    return SparseEncoder.from_pretrained(_sparse_folder()[1])
+
+
+@entry("SparseEncoder.from_pretrained")
+def _sparse_from_pretrained(rng: Generator) -> Made:
+    more = {"dtype": "float32", "weight_dtype": "int8"}
+    return SparseEncoder.from_pretrained, {"model": _sparse_folder()[1]} | some(rng, more)
+
+
+def _sparse_options(rng: Generator) -> Arguments:
+    return some(rng, {"max_active_dims": 3, "num_threads": 1}) | _prompt(rng)
+
+
+@entry("SparseEncoder.encode")
+def _sparse_encode(rng: Generator) -> Made:
+    def arrays(**given: Any) -> Any:
+        return list(_sparse_encoder().encode(**given)[:3])
+
+    return arrays, {"texts": ["the dog", "", "a b c"]} | _sparse_options(rng)
+
+
+@entry("SparseEncoder.encode_batches")
+def _sparse_batches(rng: Generator) -> Made:
+    def arrays(**given: Any) -> Any:
+        return [array for found in _sparse_encoder().encode_batches(**given) for array in found[:3]]
+
+    return arrays, {"texts": ["the dog", "", "a b c"]} | _sparse_options(rng)
+
+
+@entry("SparseEncoder.decode")
+def _sparse_decode(rng: Generator) -> Made:
+    embeddings = _sparse_encoder().encode(["the dog", ""])
+    return functools.partial(_sparse_encoder().decode, embeddings), {"top_k": 2}
+
+
+@entry("SparseEncoder.tokens_of")
+def _sparse_tokens_of(rng: Generator) -> Made:
+    return _sparse_encoder().tokens_of, _texts(rng)
+
+
+@entry("SparseEncoder.count_tokens")
+def _sparse_count_tokens(rng: Generator) -> Made:
+    return _sparse_encoder().count_tokens, _texts(rng)
+
+
+@entry("SparseEncoder.attention_weights")
+def _sparse_weights(rng: Generator) -> Made:
+    return _sparse_encoder().attention_weights, {"text": "the dog"} | some(rng, {"num_threads": 1})
+
+
+@entry("SparseEncoder.astype")
+def _sparse_astype(_: Generator) -> Made:
+    return _sparse_encoder().astype, {"dtype": "float64"}
+
+
+@entry("SparseEncoder.quantize")
+def _sparse_quantize(_: Generator) -> Made:
+    return _sparse_encoder().quantize, {"weight_dtype": "int8"}
 
 
 @entry("use_isa")
