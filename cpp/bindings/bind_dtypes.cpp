@@ -64,7 +64,7 @@ py::dict weight_formats() {
   py::dict formats;
   for (int i = 1; i < kNumWeightFormats; ++i) {  // but for `plain`, which has the name of a dtype
     const auto format = static_cast<WeightFormat>(i);
-    if (!has_blocks(format)) formats[name_of(format)] = has_scales(format);
+    if (!has_blocks(format) && !is_removed(format)) formats[name_of(format)] = has_scales(format);
   }
   return formats;
 }

@@ -37,6 +37,9 @@ constexpr int features_of(WeightFormat format) {
   return kFeatures[static_cast<int>(format)];
 }
 
+/// Whether no layer accepts a format any more.
+constexpr bool is_removed(WeightFormat format) { return features_of(format) == 0; }
+
 /// Whether weights are integers of int8, with a scale for each output feature.
 constexpr bool has_scales(WeightFormat format) {
   constexpr bool kHasScales[] = {
