@@ -13,7 +13,7 @@ CPP = ROOT / "cpp"
 TABLE = CPP / "include" / "mha" / "weight_formats.def"
 
 # But for `plain`, which has no name, and removed formats, which have no features.
-ROW = r'^MHA_WEIGHT_FORMAT\(\w+, \w+, "(\w+)", [1-9]\d*, \w+, \d+, \d+\)$'
+ROW = r'^MHA_WEIGHT_FORMAT\(\w+, \w+, "(\w+)", [1-9]\d*, \d+, \w+, \d+, \d+\)$'
 SPELLINGS = re.findall(ROW, TABLE.read_text(encoding="utf-8"), re.M)
 OF_NUMBERS = set(SPELLINGS) - set(_core.block_formats())
 

@@ -273,7 +273,7 @@ MHA_API mha_status mha_paged_cache_assign_pages(mha_cache* cache, const mha_tens
  * MHA_WEIGHT_FORMAT_PLAIN or MHA_WEIGHT_FORMAT_INT8. */
 typedef int mha_weight_format;
 enum {
-#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, scales, block, bytes) MHA_WEIGHT_FORMAT_##constant,
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, group, scales, block, bytes) MHA_WEIGHT_FORMAT_##constant,
 #include "mha/weight_formats.def"
 #undef MHA_WEIGHT_FORMAT
 };
