@@ -243,10 +243,10 @@ void add_layers(const Settings& settings) {
     const char* name;
     DType dtype;
     WeightFormat format;
-  } kinds[] = {{"f32", DType::f32, WeightFormat::plain},      {"f64", DType::f64, WeightFormat::plain},
-               {"bf16", DType::bf16, WeightFormat::plain},    {"f16", DType::f16, WeightFormat::plain},
-               {"bf16w", DType::f32, WeightFormat::bf16},     {"int8w", DType::f32, WeightFormat::int8},
-               {"bf16x3w", DType::f32, WeightFormat::bf16x3}, {"int4w", DType::f32, WeightFormat::int4}};
+  } kinds[] = {{"f32", DType::f32, WeightFormat::plain},   {"f64", DType::f64, WeightFormat::plain},
+               {"bf16", DType::bf16, WeightFormat::plain}, {"f16", DType::f16, WeightFormat::plain},
+               {"bf16w", DType::f32, WeightFormat::bf16},  {"int8w", DType::f32, WeightFormat::int8},
+               {"int4w", DType::f32, WeightFormat::int4}};
   for (const auto& kind : kinds)
     for (Index depth : {64, 128, 512})  // within one head, within one chain of a long sum, beyond it
       add_benchmark("microkernel/" + std::string(kind.name) + "-depth" + std::to_string(depth), settings,

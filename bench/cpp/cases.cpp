@@ -92,11 +92,7 @@ WeightFormat Case::weight_format() const {
                                  *this);
 }
 
-double Case::weight_bytes() const {
-  const WeightFormat format = weight_format();
-  if (format == WeightFormat::int4) return 0.53125;  // a code, and a sixteenth of a multiplier
-  return size_of(format == WeightFormat::plain ? element() : format == WeightFormat::int8 ? DType::int8 : DType::bf16);
-}
+double Case::weight_bytes() const { return weights.empty() ? size_of(element()) : bits_of(weight_format()) / 8; }
 
 DType Case::cached() const {
   return find_name<DType>(cache, {{"", element()}, {"bf16", DType::bf16}, {"f16", DType::f16}, {"int8", DType::int8}},

@@ -6,6 +6,7 @@
 
 #include <pybind11/numpy.h>
 
+#include <algorithm>
 #include <string>
 
 #include "array_view.hpp"
@@ -64,7 +65,7 @@ py::dict weight_formats() {
   py::dict formats;
   for (int i = 1; i < kNumWeightFormats; ++i) {  // but for `plain`, which has the name of a dtype
     const auto format = static_cast<WeightFormat>(i);
-    if (!has_blocks(format)) formats[name_of(format)] = has_scales(format);
+    if (!has_blocks(format) && !is_removed(format)) formats[name_of(format)] = has_scales(format);
   }
   return formats;
 }
@@ -80,10 +81,8 @@ py::dict block_formats() {
 
 Index weight_bytes(const std::string& name, Index in_features) {
   const WeightFormat format = format_called(name);
-  if (has_blocks(format)) return in_features / block_features(format) * block_bytes(format);
-  // Of int4 16 features share a multiplier, of four bits like a code.
-  if (format == WeightFormat::int4) return (in_features + 15) / 16 * 17 / 2;
-  return (in_features + features_of(format) - 1) / features_of(format) * Index{sizeof(float)};
+  const Index together = std::max({block_features(format), group_features(format), features_of(format)});
+  return Index(double((in_features + together - 1) / together * together) * bits_of(format) / 8);
 }
 
 py::object dequantize(py::handle blocks, const std::string& format, py::handle num_threads) {

@@ -131,8 +131,7 @@ Owned<mha_layer> c_layer(const mha_layer_config& config, const mha_layer_weights
   return {layer, &mha_layer_destroy};
 }
 
-constexpr WeightFormat kFormats[] = {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3,
-                                     WeightFormat::int4};
+constexpr WeightFormat kFormats[] = {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::int4};
 
 TEST(CApiWeightFormats, Layer) {
   constexpr Index E = Layer::E, kKey = Layer::kKey, kValue = Layer::kValue, T = 4;
@@ -161,9 +160,7 @@ TEST(CApiWeightFormats, Layer) {
     EXPECT_OK(mha_layer_forward(c.get(), &c_query, &c_key, &c_value, &c_out, nullptr, nullptr));
     EXPECT_EQ(out.data(), expected.data());
     if (format == WeightFormat::plain) plain = out.data();
-    if (format != WeightFormat::bf16x3) {  // which changes bits where there are tiles
-      EXPECT_EQ(out.data() == plain, format == WeightFormat::plain) << "the format must reach the layer";
-    }
+    EXPECT_EQ(out.data() == plain, format == WeightFormat::plain) << "the format must reach the layer";
   }
 }
 
@@ -238,9 +235,7 @@ TEST(CApiWeightFormats, FeedForward) {
     EXPECT_OK(mha_feed_forward_forward(layer, &c_x, &c_out, 0));
     EXPECT_EQ(out.data(), expected.data());
     if (format == WeightFormat::plain) plain = out.data();
-    if (format != WeightFormat::bf16x3) {  // which changes bits where there are tiles
-      EXPECT_EQ(out.data() == plain, format == WeightFormat::plain) << "the format must reach the layer";
-    }
+    EXPECT_EQ(out.data() == plain, format == WeightFormat::plain) << "the format must reach the layer";
     if (!has_scales(format)) continue;
 
     Bytes integers1({F, E}, 99), integers2({E, F}, 99);
@@ -283,6 +278,9 @@ TEST(CApiWeightFormats, WhatIsRefused) {
                  {"FeedForward", "up_scale"});
   expect_failure(MHA_DTYPE_ERROR, create(c_bytes, &c_scale, MHA_WEIGHT_FORMAT_BF16), {"FeedForward", "int8"});
   expect_failure(MHA_DTYPE_ERROR, create(c_wide, nullptr, MHA_WEIGHT_FORMAT_INT8), {"FeedForward", "float64"});
+  EXPECT_EQ(MHA_WEIGHT_FORMAT_BF16X3, 3);
+  expect_failure(MHA_INVALID_ARGUMENT, create(c_square, nullptr, MHA_WEIGHT_FORMAT_BF16X3),
+                 {"FeedForward: weight_format", "bfloat16x3", "removed"});
   EXPECT_EQ(feed_forward, nullptr);
 
   Layer l(WeightFormat::plain);
@@ -294,6 +292,8 @@ TEST(CApiWeightFormats, WhatIsRefused) {
   const std::string got = "got " + std::to_string(kNumWeightFormats);
   expect_failure(MHA_INVALID_ARGUMENT, mha_layer_create(&l.c_config, &weights, &layer),
                  {"mha_weight_format", got.c_str()});
+  l.c_config.weight_format = MHA_WEIGHT_FORMAT_BF16X3;
+  expect_failure(MHA_INVALID_ARGUMENT, mha_layer_create(&l.c_config, &weights, &layer), {"bfloat16x3", "removed"});
   l.c_config.weight_format = MHA_WEIGHT_FORMAT_INT8;
   weights.query = weights.key = weights.value = {&c_bytes, nullptr, &c_scale, MHA_WEIGHT_FORMAT_PLAIN};
   weights.out.weight = &c_bytes;

@@ -64,7 +64,7 @@ TEST(CApiRows, Linear) {
   for (const bool has_bias : {false, true}) {
     const mha_linear_weights weights = {&c_weight, has_bias ? &c_bias : nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN};
     for (const WeightFormat format :
-         {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3, WeightFormat::int4}) {
+         {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::int4}) {
       const auto c_format = static_cast<mha_weight_format>(format);
       mha_linear* linear = nullptr;
       ASSERT_EQ(mha_linear_create(&weights, c_format, &linear), MHA_OK) << mha_last_error();

@@ -442,15 +442,13 @@ void expect_extension(const char* extension_name, const char* base_name, bool ha
     EXPECT_EQ(own.project[0].run != others.project[0].run, is_own);
   }
   constexpr auto kNumbers = static_cast<int>(DType::f32), kInt8 = static_cast<int>(WeightFormat::int8),
-                 kInt4 = static_cast<int>(WeightFormat::int4), kBf16Weights = static_cast<int>(WeightFormat::bf16),
-                 kParts = static_cast<int>(WeightFormat::bf16x3);
+                 kInt4 = static_cast<int>(WeightFormat::int4), kBf16Weights = static_cast<int>(WeightFormat::bf16);
   const auto &own = extension->kernels[kNumbers].project, &others = base->kernels[kNumbers].project;
   EXPECT_EQ(own[kInt8].run != others[kInt8].run, has_int8);
   EXPECT_EQ(own[kInt8].read != others[kInt8].read, has_int8);  // rows have another form
   EXPECT_EQ(own[kInt4].run != others[kInt4].run, has_int8);
   EXPECT_EQ(own[kInt4].read != others[kInt4].read, has_int8);
   EXPECT_EQ(own[kBf16Weights].run, others[kBf16Weights].run);
-  EXPECT_EQ(own[kParts].run != others[kParts].run, has_bf16 && has_int8) << "tiles";
 }
 
 TEST_F(Dispatch, AnExtensionHasTheKernelsOfItsBaseForOtherTypes) {

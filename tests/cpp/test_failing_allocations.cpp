@@ -193,8 +193,7 @@ TEST(FailingAllocations, Layers) {
   Rows out({kBatch, kLength, kEmbed}, 0);
   const mha_tensor c_x = c_tensor(x), c_out = c_tensor(out);
   const mha_attention_options options = two_threads();
-  for (const mha_weight_format format :
-       {MHA_WEIGHT_FORMAT_PLAIN, MHA_WEIGHT_FORMAT_BF16, MHA_WEIGHT_FORMAT_INT8, MHA_WEIGHT_FORMAT_BF16X3}) {
+  for (const mha_weight_format format : {MHA_WEIGHT_FORMAT_PLAIN, MHA_WEIGHT_FORMAT_BF16, MHA_WEIGHT_FORMAT_INT8}) {
     const Owned<mha_layer> layer = attention(format);
     const Owned<mha_cache> tokens = cache();
     std::fill(out.data().begin(), out.data().end(), 0.0f);

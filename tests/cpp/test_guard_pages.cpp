@@ -218,7 +218,7 @@ TYPED_TEST(GuardPages, Layers) {
   on_every_isa([] {
     for (const Index width : {1, 5, 33, 70})
       for (const WeightFormat format :
-           {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3, WeightFormat::int4})
+           {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::int4})
         if (is_float || format == WeightFormat::plain)
           expect_nothing_outside(
               [&](GuardedMemory& memory) { run_layers<TypeParam>(memory, width, width + 2, 7, format); });

@@ -20,8 +20,7 @@ using testing::nans;
 
 using Rows = Array<float>;
 
-constexpr WeightFormat kFormats[] = {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3,
-                                     WeightFormat::int4};
+constexpr WeightFormat kFormats[] = {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::int4};
 constexpr Index kBatch = 3, kHeads = 6, kKeyHeads = 3, kEmbed = 42, kKey = 19, kValue = 21, kHeadDim = 7,
                 kValueDim = 18;
 
@@ -170,7 +169,7 @@ TEST_F(NarrowProjections, NaNStaysInItsFeature) {
   constexpr Index E = 18, F = 37, N = 7;
   const Rows up = Rows::random({F, E}, 1), down = Rows::random({E, F}, 2), x = Rows::random({N, E}, 3);
   for (const float poison : {std::nanf(""), INFINITY}) {
-    Rows hit = down, large = down;  // which has no parts either, so that bf16x3 multiplies both in f32
+    Rows hit = down, large = down;
     hit.data()[std::size_t(5 * F + F - 1)] = poison;
     large.data()[std::size_t(5 * F + F - 1)] = 0x1p100f;
     for (int index = 0; index < num_built_isas(); ++index) {

@@ -84,8 +84,7 @@ struct Matrix {
   TensorView biases() const { return {bias.data(), {out}}; }
 };
 
-constexpr WeightFormat kFormats[] = {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3,
-                                     WeightFormat::int4};
+constexpr WeightFormat kFormats[] = {WeightFormat::plain, WeightFormat::bf16, WeightFormat::int8, WeightFormat::int4};
 constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::gelu};
 
 /// Segments of 5, 16, 40 and 64 columns: the last column is at every place of a panel's groups, and some panels are
@@ -427,7 +426,7 @@ TEST(WeightFormats, WrongWeights) {
   const auto message = [](const FeedForwardWeights& weights, WeightFormat format) {
     return message_of<std::invalid_argument>([&] { FeedForward(weights, Activation::relu, format); });
   };
-  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::int8, WeightFormat::bf16x3, WeightFormat::int4})
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::int8, WeightFormat::int4})
     expect_words(dtype_message({wide, wide}, format), {"FeedForward", "float32", "up_weight float64"});
   for (const WeightFormat format : {WeightFormat::plain, WeightFormat::bf16}) {
     expect_words(dtype_message({{bytes, {}, scales}, {bytes, {}, scales}}, format), {"FeedForward", "int8"});

@@ -31,7 +31,9 @@ struct LinearCopy {
 };
 
 mha_weight_format any_format(Choices& c, mha_dtype dtype) {
-  return dtype == MHA_DTYPE_f32 ? int(c.below(MHA_WEIGHT_FORMAT_INT4 + 1)) : int(MHA_WEIGHT_FORMAT_PLAIN);
+  if (dtype != MHA_DTYPE_f32) return MHA_WEIGHT_FORMAT_PLAIN;
+  return c.one_of<mha_weight_format>(
+      {MHA_WEIGHT_FORMAT_PLAIN, MHA_WEIGHT_FORMAT_BF16, MHA_WEIGHT_FORMAT_INT8, MHA_WEIGHT_FORMAT_INT4});
 }
 
 /// Whether a layer stores matrices as integers with scales.

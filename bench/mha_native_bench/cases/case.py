@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mha_native_bench.probes import weight_bytes
+
 Array = NDArray[Any]
 
 QUERY_TOKENS = 11  # of the query of pairs, three special ones included
@@ -33,6 +35,8 @@ DTYPES = {
 # The same for formats of weights. int8 scales the largest weight of each output feature to 127, about 2^7, int4 the
 # largest of 16 to 8.
 WEIGHTS = {"": ("", 0.0), "bf16": DTYPES["bf16"], "int8": ("int8", 2**-7), "int4": ("int4", 2**-3)}
+
+WHOLE_FEATURES = 256  # input features that fill whole words, groups and blocks of every format
 
 
 def np_dtype_of(name: str) -> np.dtype[Any]:
@@ -377,9 +381,10 @@ class Case:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights that a call reads once, as they are kept: of layers, and of the head of a decoder."""
-        bits = {"": 8.0 * self.itemsize, "bf16": 16.0, "int8": 8.0, "int4": 4.25}[self.weights]
+        stored = self.weight_dtype
+        size = weight_bytes(stored, WHOLE_FEATURES) / WHOLE_FEATURES if stored else self.itemsize
         matrices = self.layers * self.matrices_of_layer + self.E * self.V
-        return round(matrices * bits / 8) + self.layers * self.vectors_of_layer * self.itemsize
+        return round(matrices * size) + self.layers * self.vectors_of_layer * self.itemsize
 
     @property
     def streamed_bytes(self) -> int:

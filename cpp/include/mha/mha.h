@@ -273,7 +273,7 @@ MHA_API mha_status mha_paged_cache_assign_pages(mha_cache* cache, const mha_tens
  * MHA_WEIGHT_FORMAT_PLAIN or MHA_WEIGHT_FORMAT_INT8. */
 typedef int mha_weight_format;
 enum {
-#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, scales, block, bytes) MHA_WEIGHT_FORMAT_##constant,
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, group, scales, block, bytes) MHA_WEIGHT_FORMAT_##constant,
 #include "mha/weight_formats.def"
 #undef MHA_WEIGHT_FORMAT
 };
@@ -565,7 +565,7 @@ typedef struct mha_experts_config { /* ExpertsConfig */
   bool normalizes; /* the scores of the chosen are divided by their sum */
   double scale;    /* multiplies them then */
 } mha_experts_config;
-/* router: [N, E]; feed_forwards: [num_experts], of one E, F, dtype and format; config: not null; shared, shared_gate [1, E] and
+/* router: [N, E]; feed_forwards: [num_experts], of one E, F and dtype; config: not null; shared, shared_gate [1, E] and
  * correction [N] in f32 may be null. The weights are shared: the handles of the parts may be destroyed. */
 MHA_API mha_status mha_experts_create(const mha_linear* router, const mha_feed_forward* const* feed_forwards,
                                       ptrdiff_t num_experts, const mha_experts_config* config,

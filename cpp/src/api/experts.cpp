@@ -31,7 +31,7 @@ struct OwnedExperts : PackedExperts {
         owned_shared(optional_copy(shared_expert)),
         owned_gate(optional_copy(gate_of_shared)) {
     router = &owned_router.packed();
-    for (const FeedForward& expert : owned) experts.push_back(&expert.packed());
+    for (const FeedForward& expert : owned) add(&expert.packed());
     if (owned_shared) shared = &owned_shared->packed();
     if (owned_gate) shared_gate = &owned_gate->packed();
   }

@@ -89,16 +89,12 @@ void validate_experts(const PackedExperts& experts, const TensorView& correction
     wrong("experts_per_token must be from 1 to " + std::to_string(count) + "; got " + std::to_string(used));
   const double scale = experts.config.scale;
   if (!(scale > 0) || std::isinf(scale)) wrong("scale must be a finite number above 0; got " + text_of(scale));
-  const auto gate_format = [](const PackedFeedForward& of) { return of.gate ? of.gate->format() : of.up.format(); };
   for (Index i = 0; i < count; ++i) {
     const PackedFeedForward &first = *experts.experts[0], &one = *experts.experts[static_cast<std::size_t>(i)];
     const std::string name = "expert " + std::to_string(i);
     check("embed_dim of " + name, one.up.in_features(), width);
     check("feedforward_dim of " + name, one.down.in_features(), first.down.in_features());
     check_dtype(name, one.up.dtype());
-    if (one.up.format() != first.up.format() || one.down.format() != first.down.format() ||
-        gate_format(one) != gate_format(first))
-      wrong("all experts must have the weight format of the first; " + name + " has another");
   }
   if (experts.shared) {
     check("embed_dim of shared", experts.shared->up.in_features(), width);

@@ -60,6 +60,9 @@ Index columns_of(WeightFormat format, Index in_features) {
 
 /// Matrices in blocks are rows of whole blocks, whose bytes lie next to each other.
 void check_blocks(const char* f, WeightFormat format, const Linears<TensorView>& linears) {
+  if (is_removed(format))
+    throw std::invalid_argument(std::string(f) + ": weight_format must not be " + name_of(format) +
+                                ", which was removed; the format of float32 gives the same numbers");
   if (has_blocks(format))
     throw std::invalid_argument(std::string(f) + ": weight_format must not be " + name_of(format) +
                                 ", which only a matrix can have that is given in its blocks");

@@ -65,7 +65,7 @@ SizedExpertsCall::SizedExpertsCall(const PackedExperts& experts, const KernelTab
     reserve(expert.down);
   };
   reserve(*experts.router);
-  reserve_for(*experts.experts[0]);  // all experts are stored alike
+  for (const PackedFeedForward* expert : experts.kinds) reserve_for(*expert);
   if (experts.shared) reserve_for(*experts.shared);
   if (experts.shared_gate) reserve(*experts.shared_gate);
 }
@@ -119,7 +119,7 @@ ExpertsCall::Products ExpertsCall::products(bool is_down) const {
   const Index blocks = most_blocks(experts_, slots());
   const auto of = [&](const PackedFeedForward& f) -> const PackedLinear& { return is_down ? f.down : f.up; };
   Products result{};
-  const PackedLinear& linear = of(*experts_.experts[0]);
+  const PackedLinear& linear = of(*experts_.experts[0]);  // others have as many panels, whatever their formats are
   result.panels_of_task = projection_panels_of_task(linear.format(), linear.panels(), blocks, workers_.threads);
   result.tasks_of_block = ceil_div(linear.panels(), result.panels_of_task);
   result.tasks = blocks * result.tasks_of_block;

@@ -208,7 +208,7 @@ constexpr BlockPanel block_panel(WeightFormat format) {
 
 /// Input features of a weight of four bits that share a multiplier, and the rows of a panel with their codes. The
 /// multipliers of eight groups are a row of the panel before these.
-constexpr Index kInt4GroupFeatures = 16, kInt4GroupsOfMultipliers = 8;
+constexpr Index kInt4GroupFeatures = group_features(WeightFormat::int4), kInt4GroupsOfMultipliers = 8;
 constexpr Index kInt4RowsOfGroup = kInt4GroupFeatures / features_of(WeightFormat::int4);
 constexpr Index kInt4RowsOfMultipliers = 1 + kInt4GroupsOfMultipliers * kInt4RowsOfGroup;
 constexpr Index kInt4FeaturesOfMultipliers = kInt4GroupsOfMultipliers * kInt4GroupFeatures;

@@ -14,7 +14,6 @@
 #include "kernels/projection/project_int4_weights.hpp"
 #include "kernels/projection/project_int8_weights.hpp"
 #include "kernels/projection/project_pairs.hpp"
-#include "kernels/projection/project_parts.hpp"
 #include "kernels/projection/project_staged.hpp"
 #include "kernels/projection/project_tile.hpp"
 #include "kernels/projection/quantize_blocks.hpp"
@@ -171,7 +170,6 @@ constexpr DTypeKernels dtype_kernels() {
     kernels.project[int(WeightFormat::bf16)] = {&no_bytes, &read_in_place, &project_rows<float, &project_bf16_weights>};
     kernels.project[int(WeightFormat::int8)] = kInt8Weights;
     kernels.project[int(WeightFormat::int4)] = kInt4Weights;
-    kernels.project[int(WeightFormat::bf16x3)] = plain_projection<S>();
     set_block_kernels(kernels);
   }
   return kernels;
@@ -186,11 +184,6 @@ void multiply_one(const A* a, const B* b, C* c) {
   Tiles::load<6>(b, kTileBytes);
   kMultiply();
   Tiles::store<0>(c, kTileBytes);
-}
-
-/// In f32, of the instruction set that is extended.
-void project_plain(const ProjectionTile& tile, void* scratch) {
-  MHA_BASE_ISA::table().kernels[int(DType::f32)].project[int(WeightFormat::plain)].run(tile, scratch);
 }
 #endif
 
@@ -217,8 +210,6 @@ KernelTable extended_table() noexcept {
 #endif
 #endif
 #ifdef MHA_TILES
-  extended.kernels[int(DType::f32)].project[int(WeightFormat::bf16x3)] = {
-      &split_bytes, &split_rows, &project_rows<float, &project_parts<&project_plain>>};
   extended.tiles = {&multiply_one<&Tiles::multiply_bf16<0, 4, 6>, BFloat16, BFloat16, float>,
                     &multiply_one<&Tiles::multiply_bytes<0, 4, 6>, std::uint8_t, std::int8_t, std::int32_t>,
                     Tiles::kTimesConfigured};

@@ -278,9 +278,9 @@ void pack_block_of(const std::byte* block, std::byte* unit, Index column) {
 
 void pack_block(WeightFormat format, const std::byte* block, std::byte* unit, Index column) {
   switch (format) {
-#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, has_scales, block_features, block_bytes)    \
-  case WeightFormat::name:                                                                                \
-    if constexpr (has_blocks(WeightFormat::name)) pack_block_of<WeightFormat::name>(block, unit, column); \
+#define MHA_WEIGHT_FORMAT(name, constant, spelling, features, group, has_scales, block_features, block_bytes) \
+  case WeightFormat::name:                                                                                    \
+    if constexpr (has_blocks(WeightFormat::name)) pack_block_of<WeightFormat::name>(block, unit, column);     \
     return;
 #include "mha/weight_formats.def"
 #undef MHA_WEIGHT_FORMAT

@@ -16,6 +16,14 @@ struct PackedExperts {
   const PackedFeedForward* shared;  // null: none
   const PackedLinear* shared_gate;  // null: none
   std::vector<double> correction;   // of the scores, where experts are chosen; empty: 0
+  // Of the experts the first with each combination of formats: the others need no other scratch memory.
+  std::vector<const PackedFeedForward*> kinds = {};
+
+  void add(const PackedFeedForward* expert) {
+    experts.push_back(expert);
+    const auto is_alike = [&](const PackedFeedForward* kind) { return kind->has_formats_of(*expert); };
+    if (std::none_of(kinds.begin(), kinds.end(), is_alike)) kinds.push_back(expert);
+  }
 
   Index num_experts() const { return static_cast<Index>(experts.size()); }
   Index embed_dim() const { return router->in_features(); }

@@ -21,6 +21,13 @@ struct PackedFeedForward {
     if (gate) gate->unpack(outputs.gate);
   }
 
+  /// Whether all matrices have the formats of the matrices of another network.
+  bool has_formats_of(const PackedFeedForward& other) const {
+    return up.format() == other.up.format() && down.format() == other.down.format() &&
+           gate_format() == other.gate_format();
+  }
+  WeightFormat gate_format() const { return gate ? gate->format() : up.format(); }
+
   /// Multiply-adds of a call with so many rows: PackedLinear::work() of all projections.
   double work(double rows) const { return up.work(rows) + down.work(rows) + (gate ? gate->work(rows) : 0); }
 

@@ -92,7 +92,7 @@ PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, 
 }
 
 void PackedLinear::pack(const LinearWeights& weights, Index panel) {
-  if (format_ == WeightFormat::plain || format_ == WeightFormat::bf16x3) {
+  if (format_ == WeightFormat::plain) {
     if (dtype_ == DType::f64)
       pack_matrix<double, double>(weights.weight, panel);
     else if (dtype_ == DType::f32)

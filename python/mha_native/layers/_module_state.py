@@ -99,9 +99,7 @@ class ModuleState:
             one in the same way, and the sums of products are exact. "int4": 4.25 bits for a weight, an integer in
             -8 ... 7 times an integer in 0 ... 15 for each 16 input features, with a scale for each output feature. A
             search makes the sum of squared errors small. Results have the bits of a layer with the same weights in
-            int8. "bfloat16x3": stored in float32. Matrix units multiply weights and rows as sums of three numbers in
-            bfloat16, with the accuracy of float32; instruction sets without such units compute as with "float32".
-            "float32": the current weights in float32.
+            int8. "float32": the current weights in float32.
 
         Returns
         -------

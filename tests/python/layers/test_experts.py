@@ -37,7 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "without a gate": {"gated": False, "activation": "gelu", "bias": {"linear2"}},
 }
 every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-every_format = pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16", "int8", "bfloat16x3"])
+every_format = pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16", "int8"])
 
 
 def _experts(dtype: Any = F32, **options: Any) -> Experts:

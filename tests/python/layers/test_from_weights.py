@@ -31,7 +31,7 @@ from mha_native import (
 
 F32 = np.float32
 DTYPES = [np.float32, np.float64, np.float16, BFLOAT16]
-FORMATS = ["float32", "bfloat16", "int8", "bfloat16x3", "int4"]
+FORMATS = ["float32", "bfloat16", "int8", "int4"]
 State = Mapping[str, Any]
 
 # One of each dtype, and one of each format in which matrices of float32 are stored.

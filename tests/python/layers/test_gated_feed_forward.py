@@ -17,7 +17,7 @@ from mha_native import EncoderLayer, FeedForward, reference
 SIZES = [(1, 1), (5, 3), (29, 37), (64, 64), (65, 255), (130, 1025), (769, 70)]  # E, F
 F32 = np.float32
 every_size = pytest.mark.parametrize("sizes", SIZES, ids=str)
-every_format = pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16", "int8", "bfloat16x3", "int4"])
+every_format = pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16", "int8", "int4"])
 
 
 def _layer(sizes: tuple[int, int], dtype: Any = F32, **more: Any) -> FeedForward:

@@ -37,7 +37,7 @@ def test_linear(sizes: tuple[int, int], bias: bool, isa: str, dtype: Any, num_th
         assert_close(out, expected.out, expected.bound, label=f"{count} rows")
 
 
-@pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16", "int8", "bfloat16x3", "int4"])
+@pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_rows_by_themselves(sizes: tuple[int, int], weight_dtype: str, isa: str) -> None:
     layer = _layer(sizes).quantize(weight_dtype)
@@ -138,7 +138,7 @@ def test_wrong_sizes(arguments: dict[str, Any], words: list[str]) -> None:
         assert word in str(error.value)
 
 
-@pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16", "int8", "bfloat16x3", "int4"])
+@pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16", "int8", "int4"])
 def test_copies_and_states(weight_dtype: str) -> None:
     layer = _layer((7, 20)).quantize(weight_dtype)
     x = rows((3, 7), F32)

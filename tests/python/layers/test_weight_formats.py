@@ -28,7 +28,7 @@ ATTENTIONS: list[dict[str, Any]] = [
 ]
 every_size = pytest.mark.parametrize("sizes", SIZES, ids=str)
 every_attention = pytest.mark.parametrize("options", ATTENTIONS, ids=lambda o: "-".join(map(str, o.values())))
-every_format = pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8", "bfloat16x3", "int4"])
+every_format = pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8", "int4"])
 
 
 def _randomized(module: Any) -> Any:

@@ -158,7 +158,7 @@ def test_bytes_of_weights_in_fewer_bits(tmp_path: Path) -> None:
     file = written(tmp_path, "llama", {"": "Q8_0"})
     words = gguf_files.V * 256 * 4  # in float32
     numbers = opened(GGUFSource(file), weight_dtype="float32").weight_bytes()["float32"] // 4 - words // 4
-    for weight_dtype, bits in (("bfloat16x3", 32), ("bfloat16", 16), ("int8", 8), ("int4", 4.25)):
+    for weight_dtype, bits in (("bfloat16", 16), ("int8", 8), ("int4", 4.25)):
         found = opened(GGUFSource(file), weight_dtype=weight_dtype).weight_bytes()
         assert found == {weight_dtype: numbers * bits / 8, "float32": words}
 

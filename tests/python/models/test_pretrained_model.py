@@ -17,7 +17,7 @@ def encoder(tmp_path: Path) -> SentenceEncoder:
     return SentenceEncoder.from_pretrained(tiny_bert.write(tmp_path))
 
 
-@pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8", "bfloat16x3", "int4"])
+@pytest.mark.parametrize("weight_dtype", ["bfloat16", "int8", "int4"])
 def test_a_model_is_quantized_as_it_is_opened(weight_dtype: str, encoder: SentenceEncoder, tmp_path: Path) -> None:
     opened = SentenceEncoder.from_pretrained(tmp_path, weight_dtype=weight_dtype)
     quantized = encoder.quantize(weight_dtype)

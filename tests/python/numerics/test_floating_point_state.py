@@ -76,7 +76,6 @@ def _layer_calls() -> Calls:
     layers = {
         "layer": plain, "layer in bf16": plain.astype("bfloat16"), "layer of int8": plain.quantize("int8"),
         "layer of int4": plain.quantize("int4"),
-        "layer by parts": plain.quantize("bfloat16x3"),
         "layer of bf16": plain.quantize("bfloat16"), "encoder": encoder, "encoder of int8": encoder.quantize("int8"),
         "feed-forward": encoder.layers[0].feed_forward, "norm": encoder.layers[0].norm1,
     }  # fmt: skip

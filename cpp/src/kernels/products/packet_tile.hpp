@@ -12,6 +12,7 @@
 // result does not depend on the shape of the tile that computed it.
 #pragma once
 
+#include "kernels/kernel_table.hpp"
 #include "kernels/vectors/eigen.hpp"
 
 namespace mha::MHA_ISA {

@@ -13,6 +13,7 @@
 
 #include "kernels/products/block_products.hpp"
 #include "kernels/projection/quantize_blocks.hpp"
+#include "kernels/projection/rows_ahead.hpp"
 #include "kernels/rows/activate.hpp"
 
 namespace mha::MHA_ISA {
@@ -352,6 +353,7 @@ constexpr Index kBlockBytesAhead = 8192;
 
 /// Computes all rows of a tile, strip by strip.
 inline void project_strips(const ProjectionTile& tile, void* scratch, const BlockStrips& strips) {
+  prefetch_bias(tile, 1);
   constexpr Index L = kLanes<float>, kGroup = kVectorBytes / Index(sizeof(float)), kGroups = kPanelColumns / kGroup;
   bool is_direct = tile.out_step == 1;
   for (Index g = 0; g < kGroups; ++g) is_direct = is_direct && tile.group_columns[g] == kGroup;

@@ -268,6 +268,7 @@ inline void read_int4_rows(ProjectionTile& tile, void* memory) {
 }
 
 inline void project_int4_weights(const ProjectionTile& tile, void* scratch) {
+  prefetch_bias(tile, 3);
   project_narrow<kInt4RowVectors>(tile, scratch, [&](int vectors, const WeightStrip& strip, auto after) {
     if (tile.rows <= kFewInt4Rows)
       project_few_rows(vectors, strip, after);

@@ -118,6 +118,7 @@ struct Int8Tiles {
 #endif
 
 inline void project_int8_weights(const ProjectionTile& tile, void* scratch) {
+  prefetch_bias(tile, 3);
 #ifdef MHA_TILES
   project_by_tiles<Int8Tiles, ByteProducts, Int8WeightsRows, Int8WeightsFirstRows>(tile, scratch);
 #else
