@@ -130,6 +130,11 @@ class SentenceEncoder(PretrainedModel):
     max_seq_length = renamed("max_seq_length", "max_length")
 
     @property
+    def pooling_modes(self) -> tuple[str, ...]:
+        """How vectors of tokens become one vector: "mean", "cls", "max" and others, concatenated if several."""
+        return self._head.pooling_modes
+
+    @property
     def prompts(self) -> dict[str, str]:
         """The prompts of the model, by the names that `encode` takes. A prompt is put before each text."""
         return dict(self._settings.prompts.by_name)
