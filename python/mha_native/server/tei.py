@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ..functions.messages import listed
 from .calls import Answer, Call, answer
 from .engines import EMBEDDING, LABELS, RERANKER
 from .errors import Failure
@@ -16,7 +17,7 @@ from .service import Endpoint, Service
 
 class _Embed(msgspec.Struct):
     inputs: str | list[Any]
-    truncate: bool = True
+    truncate: bool | None = None
     truncation_direction: str = "right"
     prompt_name: str | None = None
     normalize: bool = True
@@ -29,7 +30,7 @@ class _Sentences(msgspec.Struct):
 
 
 class _Parameters(msgspec.Struct):
-    truncate: bool = True
+    truncate: bool | None = None
     truncation_direction: str = "right"
     prompt_name: str | None = None
 
@@ -41,9 +42,10 @@ class _Similarity(msgspec.Struct):
 
 class _Predict(msgspec.Struct):
     inputs: str | list[Any]
-    truncate: bool = True
+    truncate: bool | None = None
     truncation_direction: str = "right"
     raw_scores: bool = False
+    parameters: dict[str, Any] | None = None
 
 
 class _Tokenize(msgspec.Struct):
@@ -70,13 +72,13 @@ async def embed(service: Service, call: Call) -> Answer:
     texts = texts_of(call, "inputs", asked.inputs)
     engine = model_of(service, call, EMBEDDING)
     options = embedding_options(engine, asked.dimensions, asked.normalize, asked.prompt_name)
-    if not asked.truncate:
+    if asked.truncate is False:
         await service.in_pool(sum(map(len, texts)), lambda: check_whole(engine, texts, "inputs"))
     rows, request = await service.encoded(call, engine, texts, "inputs", **options)
     return answer(np.ascontiguousarray(rows), work_headers(call, request))
 
 
-async def _similarity(service: Service, call: Call) -> Answer:
+async def similarity(service: Service, call: Call) -> Answer:
     asked = call.read(_Similarity)
     parameters = asked.parameters or _Parameters()
     check_direction(parameters.truncation_direction)
@@ -87,7 +89,7 @@ async def _similarity(service: Service, call: Call) -> Answer:
     texts = [asked.inputs.source_sentence, *asked.inputs.sentences]
     engine = model_of(service, call, EMBEDDING)
     options = embedding_options(engine, None, True, parameters.prompt_name)
-    if not parameters.truncate:
+    if parameters.truncate is False:
         await service.in_pool(sum(map(len, texts)), lambda: check_whole(engine, texts, "inputs"))
     rows, request = await service.encoded(call, engine, texts, "inputs", **options)
     return answer((rows[1:] @ rows[0]).tolist(), work_headers(call, request))
@@ -96,9 +98,12 @@ async def _similarity(service: Service, call: Call) -> Answer:
 async def predict(service: Service, call: Call) -> Answer:
     asked = call.read(_Predict)
     check_direction(asked.truncation_direction)
+    if asked.parameters:
+        names = listed(asked.parameters)
+        raise Failure("invalid", f"parameters: {names} is not supported; raw_scores gives logits", "parameters")
     is_one, texts = _texts_or_pairs(call, asked.inputs)
     engine = model_of(service, call, LABELS, RERANKER)
-    if not asked.truncate:
+    if asked.truncate is False:
         size = sum(len(part) for text in texts for part in ([text] if isinstance(text, str) else text))
         await service.in_pool(size, lambda: check_whole(engine, texts, "inputs"))
     function = "none" if asked.raw_scores else None
@@ -160,6 +165,8 @@ def _tokens(text: str, found: Any) -> list[dict[str, Any]]:
 async def _info(service: Service, call: Call) -> Answer:
     engine = model_of(service, call, *(each.kind for each in service.engines.values()))
     types: dict[str, Any] = {engine.kind: {}}
+    if engine.kind == EMBEDDING:
+        types[engine.kind]["pooling"] = "+".join(engine.model.pooling_modes)
     if engine.kind in (LABELS, RERANKER):
         names = engine.model.labels
         types[engine.kind] = {
@@ -187,7 +194,7 @@ async def _info(service: Service, call: Call) -> Answer:
 
 ENDPOINTS = [
     Endpoint("POST", "/embed", embed, is_tei=True),
-    Endpoint("POST", "/similarity", _similarity, is_tei=True),
+    Endpoint("POST", "/similarity", similarity, is_tei=True),
     Endpoint("POST", "/predict", predict, is_tei=True),
     Endpoint("POST", "/tokenize", _tokenize, is_tei=True),
     Endpoint("GET", "/info", _info, is_tei=True),
