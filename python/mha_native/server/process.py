@@ -33,7 +33,7 @@ def serve(config: Config, place: _Place, grace: float, log_format: str, log_leve
     Raises the exception with which a model cannot be opened, or OSError if the socket cannot be opened.
     """
     _set_log(log_format, log_level)
-    with _listening(place) as (listener, address):
+    with listening(place) as (listener, address):
         if not config.api_keys and not isinstance(place, str) and not _is_of_this_machine(place[0]):
             _log.warning("the server needs no key, and other machines can reach %s", address)
         server = _Server(config, grace, f"ready {address} models={','.join(config.models)}")
@@ -100,12 +100,14 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def _listening(place: _Place) -> Iterator[tuple[socket.socket, str]]:
+def listening(place: _Place) -> Iterator[tuple[socket.socket, str]]:
     """Open a socket that listens, and return it with its address."""
     if not isinstance(place, str):
         host, port = place
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, port), family=family, backlog=2048) as listener:
+            # Connections inherit it. asyncio does not set it here, and an answer in two parts would take 40 ms.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             shown = f"[{host}]" if ":" in host else host
             yield listener, f"http://{shown}:{listener.getsockname()[1]}"
         return

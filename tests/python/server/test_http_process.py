@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -23,6 +24,8 @@ pytest.importorskip("httpx")
 import http_server  # noqa: F401  skips without the packages of a server
 import httpx
 import tiny_bert
+
+from mha_native.server.process import listening
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +105,13 @@ def test_a_socket_of_one_user(model: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert end(process)[0] == 0
     assert not place.exists()
+
+
+def test_answers_do_not_wait_for_packets_to_fill() -> None:
+    with listening(("127.0.0.1", 0)) as (listener, url):
+        place = url.removeprefix("http://").split(":")
+        with socket.create_connection((place[0], int(place[1]))), listener.accept()[0] as connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.parametrize(
