@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import shutil
 import subprocess
@@ -191,6 +192,7 @@ def test_cohere(server: Running, models: dict[str, Path]) -> None:
     assert found.meta.tokens.input_tokens == ranker.count_tokens([("hungry", text) for text in TEXTS]).sum()
 
 
+@pytest.mark.filterwarnings("ignore")  # its clients cannot be closed
 def test_haystack(
     server: Running, embeddings: np.ndarray[Any, Any], text: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +214,8 @@ def test_haystack(
     (reply,) = generator.run([dataclasses.ChatMessage.from_user("the")])["replies"]
     expected = text.chat([{"role": "user", "content": "the"}], max_new_tokens=8)
     assert reply.text == "".join(pieces) == expected
+    del generator
+    gc.collect()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
