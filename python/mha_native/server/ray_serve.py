@@ -97,7 +97,7 @@ def deployment(
 
 def _of_any_folder(model: Any) -> Any:
     """Return a model of a configuration with its whole path: replicas run in folders of their own."""
-    if is_dataclass(model) and not isinstance(model, type):
-        changed: Any = replace(model, path=_of_any_folder(model.path))  # type: ignore[call-arg]
-        return changed
+    if is_dataclass(model) and not isinstance(model, type):  # with settings of its own
+        options: dict[str, Any] = {"path": _of_any_folder(getattr(model, "path"))}  # noqa: B009  mypy knows no field
+        return replace(model, **options)
     return str(Path(model).resolve()) if Path(model).exists() else model
