@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import hashlib
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
@@ -55,12 +57,14 @@ class Call:
         self.identifier = given.decode() if _IDENTIFIER.fullmatch(given) else uuid.uuid4().hex
         self.query = QueryParams(scope["query_string"])
         self.is_tei = is_tei  # errors have the shape of Text Embeddings Inference
+        self.is_cohere = False  # and else the one of Cohere
         self.body = b""
         self._is_read = scope["method"] in ("GET", "HEAD")
         self.log: dict[str, Any] = {}  # for the line of the log
         self.has_begun = False  # to answer
         self.watcher: asyncio.Task[None] | None = None
         self._cancel: list[Callable[[], object]] = []
+        self._engines: list[Any] = []  # that the request has found
         self._why: str | None = None
 
     @property
@@ -86,6 +90,7 @@ class Call:
 
     async def read_body(self) -> None:
         """Read the body, unless it is too large or comes too slowly."""
+        self._check_media()
         most = self.config.max_body_bytes
         too_large = Failure("size", f"The body must have at most {most} bytes.", headers=(("connection", "close"),))
         length = self.headers.get(b"content-length", b"0")
@@ -110,6 +115,16 @@ class Call:
         self.body = b"".join(parts)
         self._is_read = True
 
+    def _check_media(self) -> None:
+        """Raise the failure of a body that cannot be JSON in UTF-8. The type itself may be any: curl sends another."""
+        encoding = self.headers.get(b"content-encoding", b"identity").strip().lower()
+        if encoding != b"identity":
+            raise Failure("media", "The body must not be compressed: Content-Encoding must be absent.")
+        kind, _, parameters = self.headers.get(b"content-type", b"").lower().partition(b";")
+        charset = re.search(rb"charset\s*=\s*\"?([\w-]+)", parameters)
+        if kind.strip().startswith(b"multipart/") or (charset and charset[1] not in (b"utf-8", b"utf8", b"us-ascii")):
+            raise Failure("media", "The body must be JSON in UTF-8: Content-Type must be application/json.")
+
     def read(self, kind: type[Fields]) -> Fields:
         """Return the body as an object of the class `kind`."""
         try:
@@ -122,6 +137,16 @@ class Call:
             raise Failure("invalid", message if param is None else f"{param}: {message}", param) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Failure("invalid", f"The body must be JSON: {error}.") from None
+
+    def use(self, engine: Any) -> None:
+        """Keep a model open until the request has its answer."""
+        self._engines.append(engine)
+        engine.num_calls += 1
+
+    def release(self) -> None:
+        """Use no models any more."""
+        while self._engines:
+            self._engines.pop().num_calls -= 1
 
     async def watch(self) -> None:
         """Wait until the client is gone, and cancel the work of the request then."""
@@ -155,7 +180,14 @@ class Call:
             raise ClientGone
         raise timed_out() if self._why == "timeout" else stopping()
 
-    async def result_of(self, request: EncodeRequest) -> Any:
+    def tenant_salt(self, salt: str | None) -> str | None:
+        """Return the salt of pages that clients with the same key and the same `salt` share."""
+        if len(self.config.api_keys) < 2:
+            return salt
+        key = hashlib.sha256(self.headers.get(b"authorization", b"")).hexdigest()
+        return key if salt is None else f"{key} {salt}"
+
+    async def result_of(self, request: "EncodeRequest | Future[Any]") -> Any:
         """Wait for the result of a request to a model."""
         loop = asyncio.get_running_loop()
         done = asyncio.Event()

@@ -9,7 +9,7 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from types import FrameType
 
@@ -24,19 +24,32 @@ _log = logging.getLogger("mha_native.server")
 _Place = str | tuple[str, int]  # the path of a socket, or a host and a port
 
 
-def serve(config: Config, place: _Place, grace: float, log_format: str, log_level: str) -> int:
+def serve(
+    config: Config,
+    place: _Place,
+    grace: float,
+    log_format: str,
+    log_level: str,
+    *,
+    drain_delay: float = 0.0,
+    tls: tuple[str, str] | None = None,
+    reread: Callable[[], Config] | None = None,
+) -> int:
     """Serve the models of a configuration until a signal ends the process.
 
-    The line ``ready ADDRESS models=NAMES`` is on standard output when all models are open. Returns 0, or 1 if requests
-    were ended after `grace` seconds.
+    The line ``ready ADDRESS models=NAMES`` is on standard output when all models are open. After SIGTERM the server
+    takes requests for `drain_delay` seconds more. `tls` are the files of a certificate and its key; `reread` returns
+    the configuration that SIGHUP asks for. Returns 0, or 1 if requests were ended after `grace` seconds.
 
-    Raises the exception with which a model cannot be opened, or OSError if the socket cannot be opened.
+    Raises the exception with which a model cannot be opened, or OSError if the socket or `tls` cannot be opened.
     """
     _set_log(log_format, log_level)
     with _listening(place) as (listener, address):
+        if tls is not None:
+            address = address.replace("http:", "https:", 1)
         if not config.api_keys and not isinstance(place, str) and not _is_of_this_machine(place[0]):
             _log.warning("the server needs no key, and other machines can reach %s", address)
-        server = _Server(config, grace, f"ready {address} models={','.join(config.models)}")
+        server = _Server(config, grace, drain_delay, tls, reread, address)
         server.run([listener])
     if server.error is not None:
         raise server.error
@@ -46,12 +59,22 @@ def serve(config: Config, place: _Place, grace: float, log_format: str, log_leve
 class _Server(uvicorn.Server):
     """A server of uvicorn that ends when its requests have ended, and prints a line when it is ready."""
 
-    def __init__(self, config: Config, grace: float, ready: str) -> None:
+    def __init__(
+        self,
+        config: Config,
+        grace: float,
+        drain_delay: float,
+        tls: tuple[str, str] | None,
+        reread: Callable[[], Config] | None,
+        address: str,
+    ) -> None:
         self._application = Application(config, self._loaded)
-        self._grace, self._ready = grace, ready
+        self._grace, self._delay, self._reread, self._address = grace, drain_delay, reread, address
         self.error: Exception | None = None
         self.has_drained = True
         self._draining: asyncio.Task[None] | None = None
+        self._reloading: set[asyncio.Task[None]] = set()
+        certificate, key = tls or (None, None)
         super().__init__(
             uvicorn.Config(
                 self._application,
@@ -64,15 +87,19 @@ class _Server(uvicorn.Server):
                 h11_max_incomplete_event_size=16384,
                 ws="none",
                 backlog=2048,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
             )
         )
+        if tls is not None:
+            self.config.load()  # raises the error of a certificate now, and not in the middle of the start
 
     def _loaded(self, error: Exception | None) -> None:
         self.error = error
         if error is not None:
             self.should_exit = True
         elif not self._application.service.is_draining:
-            print(self._ready, flush=True)
+            print(f"ready {self._address} models={','.join(self._application.service.engines)}", flush=True)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -81,6 +108,8 @@ class _Server(uvicorn.Server):
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        if self._reread is not None and hasattr(signal, "SIGHUP"):  # not on Windows
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._handle_reload)
         try:
             yield
         finally:
@@ -94,7 +123,25 @@ class _Server(uvicorn.Server):
             return
         self._draining = asyncio.get_event_loop().create_task(self._drain())
 
+    def _handle_reload(self, sig: int, frame: FrameType | None) -> None:
+        task = asyncio.get_event_loop().create_task(self._reload())
+        self._reloading.add(task)
+        task.add_done_callback(self._reloading.discard)
+
+    async def _reload(self) -> None:
+        """Read the configuration again, and serve its models; without a valid one all stays as it is."""
+        assert self._reread is not None
+        try:
+            config = await asyncio.to_thread(self._reread)
+        except Exception as error:
+            _log.error("The configuration was not read again: %s", error)
+            return
+        await self._application.service.reload(config)
+
     async def _drain(self) -> None:
+        if self._delay:
+            self._application.service.is_leaving = True
+            await asyncio.sleep(self._delay)
         self.has_drained = await self._application.drain(self._grace)
         self.should_exit = True
 
