@@ -31,10 +31,11 @@ from mha_native.server import Config, Model, model_files
 from mha_native.server.application import _ENDPOINTS
 from mha_native.serving import EncodeBatcher, _encode_queue
 
+SCORE = "sentence_transformers.cross_encoder.modules.LogitScore"
 RANKER = {
     "modules.json": [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.LogitScore"},
+        {"idx": 1, "name": "1", "path": "1_LogitScore", "type": SCORE},
     ],
     "1_LogitScore/config.json": {"true_token_id": 20, "false_token_id": 30, "module_input_name": "causal_logits"},
     "config_sentence_transformers.json": {
