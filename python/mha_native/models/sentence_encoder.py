@@ -140,6 +140,11 @@ class SentenceEncoder(PretrainedModel):
     max_seq_length = renamed("max_seq_length", "max_length")
 
     @property
+    def pooling_modes(self) -> tuple[str, ...]:
+        """How vectors of tokens become one vector: "mean", "cls", "max" and others, concatenated if several."""
+        return self._head.pooling_modes
+
+    @property
     def prompts(self) -> dict[str, str]:
         """The prompts of the model, by the names that `encode` takes. A prompt is put before each text."""
         return dict(self._settings.prompts.by_name)
@@ -148,12 +153,6 @@ class SentenceEncoder(PretrainedModel):
     def default_prompt_name(self) -> str | None:
         """The name of the default prompt of calls; None: by default texts have no prompt."""
         return self._settings.prompts.default_name
-
-    @property
-    def pooling_mode(self) -> str:
-        """How the vectors of tokens become an embedding, such as "mean", "cls" or "lasttoken"; several, whose vectors
-        follow one another, with "+" between them."""
-        return "+".join(self._head.pooling_modes)
 
     @property
     def similarity_fn_name(self) -> str:

@@ -11,13 +11,13 @@ from .errors import Failure
 from .inputs import check_count, check_text, check_whole
 from .openai import work_headers
 from .service import Endpoint, Service
-from .tei import check_direction, embed, model_of, predict
+from .tei import check_direction, embed, model_of, predict, similarity
 
 
 class _Rank(msgspec.Struct):
     query: str
     texts: list[Any]
-    truncate: bool = True
+    truncate: bool | None = None
     truncation_direction: str = "right"
     raw_scores: bool = False
     return_text: bool = False
@@ -37,7 +37,7 @@ async def _rank(service: Service, call: Call) -> Answer:
     check_direction(asked.truncation_direction)
     pairs = _pairs(call, asked.query, asked.texts, "texts")
     engine = model_of(service, call, RERANKER)
-    if not asked.truncate:
+    if asked.truncate is False:
         size = sum(len(query) + len(text) for query, text in pairs)
         await service.in_pool(size, lambda: check_whole(engine, pairs, "texts"))
     order, scores, request = await _ranking(service, call, engine, pairs, "texts", asked.raw_scores)
@@ -104,7 +104,10 @@ async def _of_body(service: Service, call: Call) -> Answer:
 
 
 async def _of_kind(service: Service, call: Call) -> Answer:
-    """Answer by the kind of the first model, as the default path of Text Embeddings Inference does."""
+    """Answer by the kind of the first model, as the default path of Text Embeddings Inference does. Sentences to
+    compare come as an object."""
+    if isinstance(call.read(dict[str, Any]).get("inputs"), dict):
+        return await similarity(service, call)
     kind = model_of(service, call, *_OF_KINDS).kind
     return await _OF_KINDS[kind](service, call)
 

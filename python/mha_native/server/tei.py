@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ..functions.messages import listed
 from ..models.text.tokenizer import library_errors
 from .calls import Answer, Call, answer
 from .config import EMBEDDING, ENTITIES, KINDS, LABELS, RERANKER
@@ -20,7 +21,7 @@ _POOLING = {"lasttoken": "last_token"}  # the name there
 
 class _Embed(msgspec.Struct):
     inputs: str | list[Any]
-    truncate: bool = True
+    truncate: bool | None = None
     truncation_direction: str = "right"
     prompt_name: str | None = None
     normalize: bool = True
@@ -29,7 +30,7 @@ class _Embed(msgspec.Struct):
 
 class _EmbedAll(msgspec.Struct):
     inputs: str | list[Any]
-    truncate: bool = True
+    truncate: bool | None = None
     truncation_direction: str = "right"
     prompt_name: str | None = None
 
@@ -40,7 +41,7 @@ class _Sentences(msgspec.Struct):
 
 
 class _Parameters(msgspec.Struct):
-    truncate: bool = True
+    truncate: bool | None = None
     truncation_direction: str = "right"
     prompt_name: str | None = None
 
@@ -52,7 +53,7 @@ class _Similarity(msgspec.Struct):
 
 class _Predict(msgspec.Struct):
     inputs: str | list[Any]
-    truncate: bool = True
+    truncate: bool | None = None
     truncation_direction: str = "right"
     raw_scores: bool = False
     parameters: dict[str, Any] | None = None
@@ -97,10 +98,10 @@ async def embed(service: Service, call: Call) -> Answer:
 
 
 async def check_cuts(
-    service: Service, engine: EncodeEngine, texts: list[str], truncate: bool, prompt_name: str | None
+    service: Service, engine: EncodeEngine, texts: list[str], truncate: bool | None, prompt_name: str | None
 ) -> None:
     """Raise the failure of texts that are too long, unless they may be cut."""
-    if not truncate:
+    if truncate is False:
         prompt = check_prompt(engine, prompt_name)
         await service.in_pool(sum(map(len, texts)), lambda: check_whole(engine, texts, "inputs", prompt))
 
@@ -123,7 +124,7 @@ async def _embed_sparse(service: Service, call: Call) -> Answer:
     raise Failure("kind", "/embed_sparse needs a model of SPLADE, which this server does not serve.")
 
 
-async def _similarity(service: Service, call: Call) -> Answer:
+async def similarity(service: Service, call: Call) -> Answer:
     asked = call.read(_Similarity)
     parameters = asked.parameters or _Parameters()
     check_direction(parameters.truncation_direction)
@@ -145,8 +146,11 @@ async def predict(service: Service, call: Call) -> Answer:
     engine = model_of(service, call, LABELS, RERANKER, ENTITIES)
     if engine.kind == ENTITIES:
         return await _entities(service, call, engine, asked)
+    if asked.parameters:
+        names = listed(asked.parameters)
+        raise Failure("invalid", f"parameters: {names} is not supported; raw_scores gives logits", "parameters")
     is_one, texts = _texts_or_pairs(call, asked.inputs)
-    if not asked.truncate:
+    if asked.truncate is False:
         size = sum(len(part) for text in texts for part in ([text] if isinstance(text, str) else text))
         await service.in_pool(size, lambda: check_whole(engine, texts, "inputs"))
     function = "none" if asked.raw_scores else None
@@ -161,7 +165,7 @@ async def predict(service: Service, call: Call) -> Answer:
 
 async def _entities(service: Service, call: Call, engine: EncodeEngine, asked: _Predict) -> Answer:
     """Answer by the entities of texts, as the pipeline "token-classification" and its client have them."""
-    if asked.raw_scores or not asked.truncate:
+    if asked.raw_scores or asked.truncate is False:
         name = "raw_scores" if asked.raw_scores else "truncate"
         raise Failure("invalid", f"{name}: a model of entities has probabilities of whole texts", name)
     options = {name: value for name, value in (asked.parameters or {}).items() if value is not None}
@@ -262,7 +266,7 @@ async def _info(service: Service, call: Call) -> Answer:
     engine = model_of(service, call, *KINDS)
     types: dict[str, Any] = {engine.kind: {}}
     if engine.kind == EMBEDDING:
-        types = {EMBEDDING: {"pooling": _POOLING.get(mode := engine.model.pooling_mode, mode)}}
+        types = {EMBEDDING: {"pooling": "+".join(_POOLING.get(mode, mode) for mode in engine.model.pooling_modes)}}
     if engine.kind in (LABELS, RERANKER):
         names = engine.model.labels
         types[engine.kind] = {
@@ -296,7 +300,7 @@ ENDPOINTS = [
     _endpoint("/embed", embed, _Embed, "Embeddings of texts"),
     _endpoint("/embed_all", _embed_all, _EmbedAll, "Vectors of all tokens of texts"),
     _endpoint("/embed_sparse", _embed_sparse, _Anything, "Is refused: no model of this server is of this kind"),
-    _endpoint("/similarity", _similarity, _Similarity, "Products of the embedding of a text with those of others"),
+    _endpoint("/similarity", similarity, _Similarity, "Products of the embedding of a text with those of others"),
     _endpoint("/predict", predict, _Predict, "Labels of texts or pairs with their scores, or entities in texts"),
     _endpoint("/tokenize", _tokenize, _Tokenize, "Tokens of whole texts with their places"),
     _endpoint("/decode", _decode, _Decode, "Texts of tokens"),

@@ -62,7 +62,7 @@ class Head:
 
     @property
     def pooling_modes(self) -> tuple[str, ...]:
-        """How the vectors of tokens become one vector."""
+        """The forms of pooling whose results are concatenated."""
         return self._config.pooling.modes
 
     @property
