@@ -152,7 +152,7 @@ def run(options: argparse.Namespace) -> int:
     if not found["models"]:
         options.usage_error(f"--model is required, or {_PREFIX}MODEL, or a table of models in the file of --config")
     if (found["tls_certificate"] is None) != (found["tls_key"] is None):
-        options.usage_error("--tls-certificate and --tls-key need each other")
+        raise UserError("--tls-certificate and --tls-key need each other")
     try:
         from ..server.process import serve
     except ImportError as error:
