@@ -97,7 +97,7 @@ def test_the_boxes_of_the_page(
         return page.locator(f"section:has(#{form}) output")
 
     embedded = send("embed", texts=f"the dog\na cat\n{HARMFUL}")
-    assert "3 × 24 features" in embedded.inner_text()
+    assert "3 \N{MULTIPLICATION SIGN} 24 features" in embedded.inner_text()
     assert embedded.locator("canvas").count() == 3
     found = send("search", texts=f"the cat\nthe dog\n{HARMFUL}", query="the dog")
     hits = found.locator(".hit")
@@ -154,4 +154,5 @@ def test_a_stream_that_is_stopped(server: Running, browser: Any, monkeypatch: py
         is_open.release()
         assert time.monotonic() < end
         time.sleep(0.01)
+    is_open.release(100)  # of a step that is still there
     page.close()
