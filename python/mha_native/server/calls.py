@@ -91,6 +91,7 @@ class Call:
         self.log: dict[str, Any] = {}  # for the line of the log
         self.has_begun = False  # to answer
         self._watcher: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle  # while a result is computed
         self._cancel: list[Callable[[], object]] = []
         self._engines: list[Any] = []  # that the request has found
         self._why: str | None = None
@@ -232,22 +233,17 @@ class Call:
             if not done.done():
                 done.set_result(None)
 
-        def wait_longer() -> None:
-            nonlocal timer
-            timer = loop.call_later(left - first, self.stop, "timeout")
-            self.watch()
-
         request.add_done_callback(lambda _: loop.call_soon_threadsafe(end))
         left = self.remaining
         first = min(left, _UNWATCHED_SECONDS)
-        timer = loop.call_later(first, wait_longer)
+        self._timer = loop.call_later(first, self._wait_longer, left - first)
         self._cancel.append(request.cancel)
         if self._why is not None:
             request.cancel()
         try:
             await done
         finally:
-            timer.cancel()
+            self._timer.cancel()
         self.check_stopped()
         if request.cancelled():
             raise stopping()
@@ -255,6 +251,10 @@ class Call:
         if error is not None:
             raise of_computation(error) or error
         return request.result()
+
+    def _wait_longer(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.stop, "timeout")
+        self.watch()
 
     async def _discard(self) -> None:
         """Read the rest of a refused body for some time: a client that still sends would not see its answer."""
