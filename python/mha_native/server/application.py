@@ -76,7 +76,10 @@ class Application:
         paths: dict[str, dict[str, Endpoint]] = {}
         for endpoint in _ENDPOINTS:
             paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-        routes = [Route(path, _Path(self, path, endpoints)) for path, endpoints in paths.items()]
+        served = {path: _Path(self, path, endpoints) for path, endpoints in paths.items()}
+        # Most requests are for a path without a name in it, which needs no search by patterns.
+        self._whole = {} if config.cors_origins else {path: each for path, each in served.items() if "{" not in path}
+        routes = [Route(path, each) for path, each in served.items()]
         routes.append(Route("/{path:path}", _Path(self, "other", {})))
         cors = Middleware(
             CORSMiddleware,
@@ -89,6 +92,9 @@ class Application:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (path := self._whole.get(scope["path"])) is not None:
+            await path(scope, receive, send)
+            return
         if scope["type"] == "http" and (root := self.service.config.root_path):
             scope = {**scope, "root_path": root}  # routes are looked up without it, if the path has it
         await self._starlette(scope, receive, send)
@@ -176,9 +182,7 @@ class _Path:
             call.stop("disconnect")
             application.service.metrics.cancelled(call.why_stopped or "disconnect")
         finally:
-            if call.watcher is not None:
-                call.watcher.cancel()
-            call.release()
+            call.end()
             application.calls.discard(call)
             application.last = monotonic()
             application.service.metrics.answered(self._path, status, call.seconds)
@@ -226,5 +230,4 @@ class _Path:
         if endpoint.method == "GET":
             return await endpoint.respond(service, call)
         await call.read_body()
-        call.watcher = asyncio.create_task(call.watch())
         return await endpoint.respond(service, call)

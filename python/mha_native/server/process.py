@@ -7,17 +7,16 @@ import os
 import signal
 import socket
 import stat
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
 from types import FrameType
 
-import orjson
 import uvicorn
 
 from .application import Application
 from .config import Config
+from .connections import LimitedProtocol
+from .log import logged
 
 _log = logging.getLogger("mha_native.server")
 
@@ -43,8 +42,7 @@ def serve(
 
     Raises the exception with which a model cannot be opened, or OSError if the socket or `tls` cannot be opened.
     """
-    _set_log(log_format, log_level)
-    with _listening(place) as (listener, address):
+    with logged(log_format, log_level), _listening(place) as (listener, address):
         if tls is not None:
             address = address.replace("http:", "https:", 1)
         if not config.api_keys and not isinstance(place, str) and not _is_of_this_machine(place[0]):
@@ -85,6 +83,7 @@ class _Server(uvicorn.Server):
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=5,
                 h11_max_incomplete_event_size=16384,
+                http=LimitedProtocol,
                 ws="none",
                 backlog=2048,
                 ssl_certfile=certificate,
@@ -153,6 +152,8 @@ def _listening(place: _Place) -> Iterator[tuple[socket.socket, str]]:
         host, port = place
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, port), family=family, backlog=2048) as listener:
+            # Accepted sockets have it, too. asyncio sets it for some sockets only, and headers go out before a body.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             shown = f"[{host}]" if ":" in host else host
             yield listener, f"http://{shown}:{listener.getsockname()[1]}"
         return
@@ -185,34 +186,3 @@ def _remove_stale(path: str) -> None:
 
 def _is_of_this_machine(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _set_log(log_format: str, level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JSON() if log_format == "json" else _Text("%(asctime)s %(levelname)s %(message)s"))
-    _log.handlers[:] = [handler]
-    _log.setLevel(level.upper())
-    _log.propagate = False
-
-
-class _JSON(logging.Formatter):
-    """A log with an object in each line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "ts": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line).decode()
-
-
-class _Text(logging.Formatter):
-    """A log for people."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
-        return " ".join(filter(None, (super().format(record), fields)))
