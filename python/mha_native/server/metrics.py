@@ -10,7 +10,8 @@ from prometheus_client.exposition import generate_latest
 
 from .. import _core
 from ..serving import EncodeRequest
-from .engines import EncodeEngine, Engine, TextEngine
+from .config import EMBEDDING
+from .engines import AnyEngine, EncodeEngine, Engine, TextEngine
 
 _DURATIONS = tuple(15e-6 * 1.5**i for i in range(35))  # seconds, as Text Embeddings Inference has them
 _SIZES = tuple(float(2**i) for i in range(14))
@@ -22,7 +23,7 @@ _ERRORS = {"full": "overloaded", "internal": "inference", "memory": "inference",
 class Metrics:
     """The metrics of a server over some models."""
 
-    def __init__(self, engines: Mapping[str, EncodeEngine | TextEngine]) -> None:
+    def __init__(self, engines: Mapping[str, AnyEngine]) -> None:
         self._engines = engines
         self._registry = registry = CollectorRegistry()
         self._counts: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}  # of names without the suffix _total
@@ -72,7 +73,7 @@ class Metrics:
 
     def computed(self, engine: Engine, request: EncodeRequest) -> None:
         """Count a request whose texts were computed."""
-        name = "te_embed" if engine.kind == "embedding" else "te_predict"
+        name = "te_embed" if engine.kind == EMBEDDING else "te_predict"
         self._count("te_request_count", method="single" if len(request.token_counts) == 1 else "batch")
         self._count("te_request_success")
         self._count(f"{name}_count", len(request.token_counts))
@@ -92,6 +93,13 @@ class Metrics:
         self._waited.labels(engine.name).observe(statistics.queue_seconds)
         self._first.labels(engine.name).observe(statistics.first_token_seconds)
         self._whole.labels(engine.name).observe(statistics.first_token_seconds + statistics.new_seconds)
+
+    def searched(self, engine: Engine, usage: Mapping[str, Any], reasons: list[str]) -> None:
+        """Count the texts of an encoder-decoder by the reasons of their ends."""
+        for reason in reasons:
+            self._ends.labels(engine.name, reason).inc()
+        self._prompt.labels(engine.name).inc(usage["prompt_tokens"])
+        self._new.labels(engine.name).inc(usage["completion_tokens"])
 
     def _count(self, name: str, more: int = 1, **labels: str) -> None:
         key = name, tuple(labels.items())
