@@ -71,29 +71,36 @@ def replicas() -> list[str]:
     return [name for name in names if name.startswith("SERVE_REPLICA") and "mha_native" in name]
 
 
+def counts(server: httpx.Client) -> dict[str, float]:
+    """The embeddings that each of two replicas has answered, by the time at which its process began."""
+    found: dict[str, float] = {}
+    end = time.monotonic() + 20
+    while len(found) < 2:
+        assert time.monotonic() < end
+        told = server.get("/metrics").text
+        (start,) = re.findall(r"^process_start_time_seconds (.+)$", told, re.M)
+        number = re.findall(r'^mha_native_http_requests_total{path="/v1/embeddings",status="200"} (.+)$', told, re.M)
+        found[start] = float(number[0]) if number else 0.0
+    return found
+
+
 def test_replicas_give_the_same_bytes(url: str, models: dict[str, Path]) -> None:
     expected = SentenceEncoder.from_pretrained(models["embed"]).encode("the hungry dog")
     chat = {"model": "text", "messages": [{"role": "user", "content": "the"}], "max_tokens": 6, "seed": 5}
     bodies: Counter[bytes] = Counter()
     texts: Counter[str] = Counter()
-    counts: dict[str, float] = {}  # of requests, by the process that tells it
     with client(url) as server:
+        before = counts(server)
         for _ in range(40):
             bodies[server.post("/v1/embeddings", json={"input": "the hungry dog"}).content] += 1
             texts[server.post("/v1/chat/completions", json=chat).json()["choices"][0]["message"]["content"]] += 1
-        end = time.monotonic() + 20
-        while len(counts) < 2:
-            assert time.monotonic() < end
-            told = server.get("/metrics").text
-            (start,) = re.findall(r"^process_start_time_seconds (.+)$", told, re.M)
-            found = re.findall(r'^mha_native_http_requests_total{path="/v1/embeddings",status="200"} (.+)$', told, re.M)
-            counts[start] = float(found[0]) if found else 0.0
+        answered = [after - before[process] for process, after in counts(server).items()]
         embedding = server.post("/v1/embeddings", json={"input": "the hungry dog"}).json()["data"][0]["embedding"]
         lines = server.post("/v1/chat/completions", json=chat | {"stream": True}).text
     assert len(bodies) == 1
     assert np.array_equal(np.array(embedding, np.float32), expected)
-    assert all(counts.values()), counts
-    assert sum(counts.values()) == 40
+    assert all(answered), answered
+    assert sum(answered) == 40
     model = CausalLM.from_pretrained(models["text"])
     assert list(texts) == [model.chat(chat["messages"], max_new_tokens=6, temperature=1.0, seed=5)]
     assert lines.endswith("data: [DONE]\n\n")
