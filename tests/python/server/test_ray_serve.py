@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import signal
 import socket
 import threading
@@ -140,7 +141,7 @@ def test_no_request_is_lost_with_a_replica(url: str, models: dict[str, Path]) ->
     print(f"failed before their retries: {dict(failed)}; a new replica after {time.monotonic() - begin:.1f} s")
 
 
-def test_arguments_of_a_deployment(models: dict[str, Path]) -> None:
+def test_arguments_of_a_deployment(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     from mha_native.server.ray_serve import deployment
 
     options = deployment(
@@ -150,6 +151,10 @@ def test_arguments_of_a_deployment(models: dict[str, Path]) -> None:
     scale = options._deployment_config.autoscaling_config
     assert (scale.min_replicas, scale.max_replicas, scale.target_ongoing_requests) == (1, 3, 9)
     assert scale.upscale_delay_s == 2
+    monkeypatch.setenv("MHA_NATIVE_SERVE_MODELS", f"mine={models['embed']}")
+    example = Path(__file__).resolve().parents[3] / "examples" / "serve" / "on_ray.py"
+    bound = runpy.run_path(str(example))["application"]._bound_deployment
+    assert bound._deployment_config.autoscaling_config.max_replicas == 4
     for wrong in (0, (2, 1), (1, 2, 3)):
         with pytest.raises(ValueError, match="replicas"):
             deployment(Config(models), replicas=wrong)  # type: ignore[arg-type]
