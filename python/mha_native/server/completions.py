@@ -235,9 +235,10 @@ class _Texts:
         while not self._events.empty():
             found.append(self._events.get_nowait())
         now = monotonic()
-        seconds = [now - self._last[i] for i, _ in found if i in self._last]
-        self._service.metrics.stepped(self._engine, seconds)
-        self._last |= dict.fromkeys((i for i, _ in found), now)
+        for i, _ in found:
+            if i in self._last:
+                self._service.metrics.stepped(self._engine, now - self._last[i])
+            self._last[i] = now
         for i, event in found:
             if event.finish_reason is not None:
                 self._left -= 1

@@ -129,11 +129,9 @@ class Metrics:
         if statistics.new_tokens > 1:
             self._average.labels(engine.name).observe(statistics.seconds_per_token)
 
-    def stepped(self, engine: Engine, seconds: list[float]) -> None:
-        """Count tokens by the times since the tokens before them."""
-        histogram = self._between.labels(engine.name)
-        for each in seconds:
-            histogram.observe(each)
+    def stepped(self, engine: Engine, seconds: float) -> None:
+        """Count a token by the time since the token before it."""
+        self._between.labels(engine.name).observe(seconds)
 
     def searched(self, engine: Engine, usage: Mapping[str, Any], reasons: list[str]) -> None:
         """Count the texts of an encoder-decoder by the reasons of their ends."""
