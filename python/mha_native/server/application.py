@@ -213,7 +213,8 @@ class _Path:
             if failure is None:
                 _log.exception("request %s failed", call.identifier)
                 failure = Failure("internal", f"The server has failed; its log has the request {call.identifier}.")
-            metrics.failed(failure.cause)
+            if endpoint is not None and endpoint.method == "POST" and not endpoint.is_admin:
+                metrics.failed(failure.cause)
             cohere_id = call.identifier if call.is_cohere else None
             found = Answer(failure.body(call.is_tei, cohere_id), failure.status(call.is_tei), failure.headers)
         if service.is_draining and ("connection", "close") not in found.headers:

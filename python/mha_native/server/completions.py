@@ -218,6 +218,7 @@ class _Texts:
         self._requests, self._copies = requests, copies
         self._events: asyncio.Queue[tuple[int, StepEvent]] = asyncio.Queue()
         self._left = len(requests)
+        self._last: dict[int, float] = {}  # when the last event of a text came
         for i, request in enumerate(requests):
             call.cancel_by(request.cancel)
             engine.attach(request, lambda event, i=i: self._events.put_nowait((i, event)))  # type: ignore[misc]
@@ -233,6 +234,11 @@ class _Texts:
             return []
         while not self._events.empty():
             found.append(self._events.get_nowait())
+        now = monotonic()
+        for i, _ in found:
+            if i in self._last:
+                self._service.metrics.stepped(self._engine, now - self._last[i])
+            self._last[i] = now
         for i, event in found:
             if event.finish_reason is not None:
                 self._left -= 1
