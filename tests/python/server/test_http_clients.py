@@ -92,7 +92,9 @@ def test_the_first_program_of_the_document(server: Running, models: dict[str, Pa
     exec("\n".join(statements), names)
     with names["client"]:
         found = eval(call, names)
-    assert np.array_equal(floats(found)[0], SentenceEncoder.from_pretrained(models["embed"]).encode("A dog was hungry."))
+    assert np.array_equal(
+        floats(found)[0], SentenceEncoder.from_pretrained(models["embed"]).encode("A dog was hungry.")
+    )
 
 
 def test_errors_and_retries_of_openai(

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from matrix import matrix, nightly
 
-from mha_native.server import Config
+from mha_native.server import Config, application
 
 WORDS = st.text('adehot é\u0301\u200d\U0001f600\x00[]{}"\\', min_size=1, max_size=24)
 NUMBERS = st.integers(-3, 12) | st.sampled_from([2**31, -(2**63), 2**64, 10**40, 1e308, -0.0, 1.5]) | st.floats()
@@ -72,26 +72,32 @@ GENERATED: dict[str, SearchStrategy[Any]] = {
     "response_format": st.just({"type": "text"}),
 }
 # Fields that a request needs, and others that it may have, with valid values.
-FIELDS: dict[str, tuple[dict[str, SearchStrategy[Any]], dict[str, SearchStrategy[Any]]]] = {
-    "/v1/embeddings": (
-        {"input": INPUTS},
-        {
-            "model": st.just("embed"),
-            "encoding_format": st.sampled_from(["float", "base64"]),
-            "dimensions": st.integers(1, 24),
-            "truncate": st.booleans(),
-            "normalize": FLAGS,
-        },
-    ),
+Fields = dict[str, SearchStrategy[Any]]
+EMBEDDINGS: tuple[Fields, Fields] = (
+    {"input": INPUTS},
+    {
+        "model": st.just("embed"),
+        "encoding_format": st.sampled_from(["float", "base64"]),
+        "dimensions": st.integers(1, 24),
+        "truncate": st.booleans(),
+        "normalize": FLAGS,
+    },
+)
+RERANK: tuple[Fields, Fields] = (
+    {"query": TEXTS, "documents": DOCUMENTS},
+    {"model": st.just("rank"), "top_n": st.integers(1, 9), "return_documents": FLAGS},
+)
+OF_KIND: tuple[Fields, Fields] = ({"inputs": INPUTS | SENTENCES}, {"truncate": FLAGS})
+FIELDS: dict[str, tuple[Fields, Fields]] = {
+    "/v1/embeddings": EMBEDDINGS,
+    "/embeddings": EMBEDDINGS,
     "/v1/completions": ({"prompt": INPUTS}, GENERATED | {"logprobs": st.integers(0, 5), "echo": st.just(False)}),
     "/v1/chat/completions": (
         {"messages": some(st.fixed_dictionaries({"role": ROLES, "content": TEXTS | PARTS}))},
         GENERATED | {"logprobs": FLAGS},
     ),
-    "/v1/rerank": (
-        {"query": TEXTS, "documents": DOCUMENTS},
-        {"model": st.just("rank"), "top_n": st.integers(1, 9), "return_documents": FLAGS},
-    ),
+    "/v1/rerank": RERANK,
+    "/v2/rerank": RERANK,
     "/rerank": (
         {"query": TEXTS, "texts": some(TEXTS)},
         {"raw_scores": st.booleans(), "return_text": st.booleans(), **CUT},
@@ -101,7 +107,12 @@ FIELDS: dict[str, tuple[dict[str, SearchStrategy[Any]], dict[str, SearchStrategy
         {"inputs": TEXTS | st.tuples(TEXTS, TEXTS) | some(some(TEXTS, 2))},
         {"raw_scores": st.booleans(), **CUT},
     ),
-    "/": ({"inputs": INPUTS | SENTENCES}, {"truncate": FLAGS}),
+    "/embed_all": ({"inputs": INPUTS}, CUT),
+    "/embed_sparse": ({"inputs": INPUTS}, CUT),  # which no model here does
+    "/decode": ({"ids": some(TOKENS) | some(some(TOKENS))}, {"skip_special_tokens": st.booleans()}),
+    "/": OF_KIND,
+    "/invocations": OF_KIND,
+    "/admin/models/more": ({"path": st.just("/nowhere")}, {"kind": st.just("embedding")}),
     "/similarity": ({"inputs": SENTENCES}, {"parameters": st.fixed_dictionaries(CUT) | st.none()}),
     "/tokenize": ({"inputs": TEXTS | some(TEXTS)}, {"add_special_tokens": st.booleans()}),
 }
@@ -118,7 +129,8 @@ def requests(draw: st.DrawFn) -> tuple[str, bytes, dict[str, bytes]]:
     for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
         body[draw(st.sampled_from([*needed, *others]))] = draw(JUNK)
     data = json.dumps(body, allow_nan=True).encode()  # NaN, and halves of surrogate pairs as escapes
-    headers = {"content-type": draw(st.sampled_from(["application/json", "text/plain", "multipart/form-data", "é/ü"]))}
+    headers = {"authorization": "Bearer admin"}
+    headers |= {"content-type": draw(st.sampled_from(["application/json", "text/plain", "multipart/form-data", "é/ü"]))}
     change = draw(st.sampled_from([*[""] * 12, *CHANGES]))
     if change == "cut":
         data = data[: draw(st.integers(0, len(data)))]
@@ -140,7 +152,9 @@ def requests(draw: st.DrawFn) -> tuple[str, bytes, dict[str, bytes]]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     models: dict[str, Path] = served_models.write(tmp_path_factory.mktemp("models"))
-    with running(Config(models, max_inputs=4, max_new_tokens=4, max_body_bytes=20_000, token_inputs=True)) as found:
+    with running(
+        Config(models, max_inputs=4, max_new_tokens=4, max_body_bytes=20_000, token_inputs=True, admin_key="admin")
+    ) as found:
         yield found
 
 
@@ -161,7 +175,7 @@ def check(path: str, data: bytes, found: httpx.Response) -> None:
     assert 400 <= found.status_code < 500, told
     error = found.json()["error"]
     if isinstance(error, str):
-        assert not path.startswith("/v1"), told
+        assert not path.startswith(("/v1", "/v2", "/embeddings", "/admin")), told
         assert set(found.json()) == {"error", "error_type"}, told
         message = error
     else:
@@ -170,6 +184,11 @@ def check(path: str, data: bytes, found: httpx.Response) -> None:
     assert message, told
     for word in ("Traceback", "/python/", "mha_native", "Batcher", "msgspec"):
         assert word not in message, told
+
+
+def test_no_endpoint_is_left_out() -> None:
+    paths = {path.partition("?")[0].replace("more", "{name:path}") for path in FIELDS}
+    assert {endpoint.path for endpoint in application._ENDPOINTS if endpoint.method == "POST"} == paths
 
 
 @matrix(count=nightly((400, 20_000), quick=(400,)))
