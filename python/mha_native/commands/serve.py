@@ -1,118 +1,82 @@
 """The command ``serve``: models over HTTP."""
 
 import argparse
+import difflib
 import os
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..functions.dtypes import LAYER_DTYPES, WEIGHT_FORMATS
+from ..functions.messages import listed, shown
+from ..functions.needed_packages import pip_install
 from .errors import UserError, errors_of_files
 from .shared_arguments import count
+
+if TYPE_CHECKING:
+    from ..server.config import Config
 
 about = "models over HTTP, for clients of OpenAI, Cohere and Text Embeddings Inference"
 
 _PREFIX = "MHA_NATIVE_SERVE_"
+_CONFIG = "config"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = _Options(parser)
-    model = "a directory, a GGUF file, or a name of Hugging Face, with a name for clients; may be given repeatedly"
-    add("--model", metavar="[NAME=]PATH", action="append", help=model)
-    add("--host", metavar="HOST", default="127.0.0.1", help="default: %(default)s")
-    add("--port", metavar="PORT", type=_port, default=8080, help="default: %(default)s; 0 takes a free one")
-    add("--unix-socket", metavar="PATH", help="listen there instead of on a port, for the user of this process only")
-    add("--api-key", metavar="KEY", action="append", help="that clients must send; may be given repeatedly")
-    add("--api-key-file", metavar="FILE", help="with a key in each line")
-    add("--cors-origin", metavar="URL", action="append", help="whose pages may read answers; may be given repeatedly")
-    add("--max-body-bytes", metavar="N", type=count, default=2_000_000, help="of a request; default: %(default)s")
-    add("--max-inputs", metavar="N", type=count, default=256, help="texts of a request; default: %(default)s")
-    add("--max-waiting", metavar="N", type=count, default=512, help="requests that wait; default: %(default)s")
-    tokens = "tokens of texts that wait; default: %(default)s"
-    add("--max-waiting-tokens", metavar="N", type=count, default=262_144, help=tokens)
-    add("--target-batch-ms", metavar="MS", type=_positive, default=50.0, help="time of a batch; default: %(default)s")
-    timeout = "until an answer must be there; default: %(default)s"
-    add("--request-timeout", metavar="SECONDS", type=_positive, default=60.0, help=timeout)
-    grace = "for running requests after SIGTERM; default: %(default)s"
-    add("--grace", metavar="SECONDS", type=_positive, default=30.0, help=grace)
-    new = "of an answer without a limit of its own; default: %(default)s"
-    add("--max-new-tokens", metavar="N", type=count, default=4096, help=new)
-    accept = "tokens in the place of texts; default: %(default)s"
-    add("--token-inputs", choices=("refuse", "accept"), default="refuse", help=accept)
-    add("--threads", metavar="N", type=count, help="of the computation; default: those of the machine")
-    add("--dtype", choices=LAYER_DTYPES, default="float32", help="what models compute in; default: %(default)s")
-    stored = "storage of the weights of layers; default: as in quantized files, else as --dtype"
-    add("--weight-dtype", choices=("float32", *WEIGHT_FORMATS), help=stored)
-    add("--log-format", choices=("text", "json"), default="text", help="default: %(default)s")
-    levels = ("debug", "info", "warning", "error")
-    add("--log-level", choices=levels, default="info", help="default: %(default)s")
+class _Option(NamedTuple):
+    """An option of the command line, an environment variable, and a key of the file of `--config`."""
 
+    flag: str
+    about: str
+    metavar: str | None = None
+    read: Callable[[str], Any] = str
+    default: Any = None
+    choices: tuple[str, ...] | None = None
+    is_repeated: bool = False
 
-def run(options: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT. Return 0 if all requests have ended then, and 1 if some were ended."""
-    if not options.model:
-        options.usage_error(f"--model is required, or {_PREFIX}MODEL")
-    models: dict[str, str] = {}
-    for given in options.model:
-        name, separator, path = given.partition("=")
-        if not separator or not name or os.sep in name:
-            name, path = Path(given).stem if given.endswith(".gguf") else Path(given).name or given, given
-        if name in models:
-            options.usage_error(f"--model: two models have the name {name}; give them names as in NAME=PATH")
-        models[name] = path
-    keys = list(options.api_key or ())
-    if options.api_key_file is not None:
-        with errors_of_files("read", options.api_key_file):
-            lines = Path(options.api_key_file).read_text(encoding="utf-8").splitlines()
-        keys += [line.strip() for line in lines if line.strip()]
-        if not keys:
-            raise UserError(f"{options.api_key_file}: must hold a key at least")
-    try:
-        from ..server.config import Config
-        from ..server.process import serve
-    except ImportError as error:
-        raise UserError(str(error)) from error
-    config = Config(
-        models,
-        dtype=options.dtype,
-        weight_dtype=options.weight_dtype,
-        num_threads=options.threads,
-        api_keys=tuple(keys),
-        cors_origins=tuple(options.cors_origin or ()),
-        max_body_bytes=options.max_body_bytes,
-        max_inputs=options.max_inputs,
-        max_waiting=options.max_waiting,
-        max_waiting_tokens=options.max_waiting_tokens,
-        target_seconds=options.target_batch_ms / 1000,
-        request_timeout=options.request_timeout,
-        max_new_tokens=options.max_new_tokens,
-        token_inputs=options.token_inputs == "accept",
-    )
-    place = options.unix_socket or (options.host, options.port)
-    try:
-        return serve(config, place, options.grace, options.log_format, options.log_level)
-    except (OSError, TypeError, ValueError, ImportError) as error:
-        raise UserError(str(error)) from error
+    @property
+    def key(self) -> str:
+        return self.flag.removeprefix("--").replace("-", "_")
 
+    @property
+    def is_switch(self) -> bool:
+        return self.default is False
 
-class _Options:
-    """Adds options to a parser, each with an environment variable for its default."""
-
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self._parser = parser
-
-    def __call__(self, option: str, **arguments: Any) -> None:
-        action = self._parser.add_argument(option, **arguments)
-        given = os.environ.get(f"{_PREFIX}{action.dest.upper()}")
-        if given is None:
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        text = self.about
+        if self.default is not None and not self.is_switch:
+            text += f"; default: {self.default}"
+        text += "; may be given repeatedly" if self.is_repeated else ""
+        if self.is_switch:
+            parser.add_argument(self.flag, action="store_true", default=None, help=text)
             return
-        values = given.split() if arguments.get("action") == "append" else given
+        action = "append" if self.is_repeated else "store"
+        kind, choices = self.read, self.choices
+        parser.add_argument(self.flag, action=action, type=kind, choices=choices, metavar=self.metavar, help=text)
+
+    def of_text(self, place: str, text: str) -> Any:
+        """Return the value of a text; UserError, which names the `place`, if it breaks a rule."""
+        if self.is_switch:
+            if text.lower() not in ("true", "false", "1", "0"):
+                raise UserError(f"{place}: must be true or false; got {text}")
+            return text.lower() in ("true", "1")
         try:
-            read = arguments.get("type", str)(values) if isinstance(values, str) else values
+            found = self.read(text)
         except argparse.ArgumentTypeError as error:
-            raise UserError(f"{_PREFIX}{action.dest.upper()}: {error}") from error
-        if action.choices is not None and read not in action.choices:
-            raise UserError(f"{_PREFIX}{action.dest.upper()}: must be one of {', '.join(action.choices)}; got {read}")
-        action.default = read
+            raise UserError(f"{place}: {error}") from error
+        if self.choices is not None and found not in self.choices:
+            raise UserError(f"{place}: must be one of {', '.join(self.choices)}; got {text}")
+        return found
+
+    def of_file(self, place: str, value: Any) -> Any:
+        """Return the value of an entry of a file."""
+        if self.is_repeated:
+            if not isinstance(value, list):
+                raise UserError(f"{place}: must be a list; got {shown(value)}")
+            return [self.of_text(place, str(each)) for each in value]
+        if isinstance(value, (list, dict)) or (isinstance(value, bool) and not self.is_switch):
+            raise UserError(f"{place}: must be a single value; got {shown(value)}")
+        return self.of_text(place, str(value))
 
 
 def _port(text: str) -> int:
@@ -122,11 +86,203 @@ def _port(text: str) -> int:
     return number
 
 
-def _positive(text: str) -> float:
+def _real(text: str, *, has_zero: bool = False) -> float:
     try:
         number = float(text)
     except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number above 0; got {text!r}")
+        number = -1.0
+    if not (0 < number < float("inf") or (has_zero and number == 0)):
+        rule = "of at least 0" if has_zero else "above 0"
+        raise argparse.ArgumentTypeError(f"must be a number {rule}; got {text!r}")
     return number
+
+
+def _delay(text: str) -> float:
+    return _real(text, has_zero=True)
+
+
+_LEVELS = ("debug", "info", "warning", "error")
+_MODEL = "a directory, a GGUF file, or a name of Hugging Face, with a name for clients"
+_STORED = "storage of the weights of layers; default: as in quantized files, else as --dtype"
+
+OPTIONS = (
+    _Option("--model", _MODEL, "[NAME=]PATH", is_repeated=True),
+    _Option("--alias", "a further name of a model", "ALIAS=NAME", is_repeated=True),
+    _Option("--any-model-name", "take the only model of the fitting kind for an unknown name", default=False),
+    _Option("--host", "where to listen", "HOST", default="127.0.0.1"),
+    _Option("--port", "0 takes a free one", "PORT", _port, 8080),
+    _Option("--unix-socket", "listen there instead of on a port, for the user of this process only", "PATH"),
+    _Option("--root-path", "the path of the server behind a proxy, such as /models", "PATH", default=""),
+    _Option("--tls-certificate", "of the server, in PEM, with those of its issuers", "FILE"),
+    _Option("--tls-key", "of that certificate, in PEM", "FILE"),
+    _Option("--api-key", "that clients must send", "KEY", is_repeated=True),
+    _Option("--api-key-file", "with a key in each line", "FILE"),
+    _Option("--admin-key", "of requests that load, reload and unload models; default: none can", "KEY"),
+    _Option("--cors-origin", "whose pages may read answers", "URL", is_repeated=True),
+    _Option("--max-body-bytes", "of a request", "N", count, 2_000_000),
+    _Option("--max-inputs", "texts of a request", "N", count, 256),
+    _Option("--max-waiting", "requests that wait", "N", count, 512),
+    _Option("--max-waiting-tokens", "tokens of texts that wait", "N", count, 262_144),
+    _Option("--target-batch-ms", "time of a batch", "MS", _real, 50.0),
+    _Option("--request-timeout", "until an answer must be there", "SECONDS", _real, 60.0),
+    _Option("--drain-delay", "after SIGTERM, while requests are still taken", "SECONDS", _delay, 0.0),
+    _Option("--grace", "for running requests after SIGTERM", "SECONDS", _real, 30.0),
+    _Option("--max-new-tokens", "of an answer without a limit of its own", "N", count, 4096),
+    _Option("--token-inputs", "tokens in the place of texts", default="refuse", choices=("refuse", "accept")),
+    _Option("--threads", "of the computation; default: those of the machine", "N", count),
+    _Option("--dtype", "what models compute in", default="float32", choices=LAYER_DTYPES),
+    _Option("--weight-dtype", _STORED, choices=("float32", *WEIGHT_FORMATS)),
+    _Option("--keep-going", "serve the other models if one cannot be opened", default=False),
+    _Option("--log-format", "of a line for each request", default="text", choices=("text", "json")),
+    _Option("--log-level", "of lines that are written", default="info", choices=_LEVELS),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        f"--{_CONFIG}", metavar="FILE", help="in TOML, with options by their names, and tables of models"
+    )
+    for option in OPTIONS:
+        option.add_to(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT. Return 0 if all requests have ended then, and 1 if some were ended."""
+    found = _values(options)
+    if not found["models"]:
+        options.usage_error(f"--model is required, or {_PREFIX}MODEL, or a table of models in the file of --config")
+    if (found["tls_certificate"] is None) != (found["tls_key"] is None):
+        raise UserError("--tls-certificate and --tls-key need each other")
+    try:
+        from ..server.process import serve
+    except ImportError as error:
+        raise UserError(str(error)) from error
+    try:
+        return serve(
+            _config(found),
+            found["unix_socket"] or (found["host"], found["port"]),
+            found["grace"],
+            found["log_format"],
+            found["log_level"],
+            drain_delay=found["drain_delay"],
+            tls=found["tls_certificate"] and (found["tls_certificate"], found["tls_key"]),
+            reread=lambda: _config(_values(options)),
+        )
+    except (OSError, TypeError, ValueError, ImportError) as error:
+        raise UserError(str(error)) from error
+
+
+def _config(found: Mapping[str, Any]) -> "Config":
+    """Return the configuration of options by their keys. TypeError or ValueError if one breaks a rule."""
+    from ..server.config import Config, Model
+
+    keys = list(found["api_key"] or ())
+    if found["api_key_file"] is not None:
+        with errors_of_files("read", found["api_key_file"]):
+            lines = Path(found["api_key_file"]).read_text(encoding="utf-8").splitlines()
+        keys += [line.strip() for line in lines if line.strip()]
+        if not keys:
+            raise UserError(f"{found['api_key_file']}: must hold a key at least")
+    return Config(
+        {name: Model(**model) for name, model in found["models"].items()},
+        dtype=found["dtype"],
+        weight_dtype=found["weight_dtype"],
+        num_threads=found["threads"],
+        api_keys=tuple(keys),
+        admin_key=found["admin_key"],
+        aliases=found["aliases"],
+        any_model_name=found["any_model_name"],
+        cors_origins=tuple(found["cors_origin"] or ()),
+        max_body_bytes=found["max_body_bytes"],
+        max_inputs=found["max_inputs"],
+        max_waiting=found["max_waiting"],
+        max_waiting_tokens=found["max_waiting_tokens"],
+        target_seconds=found["target_batch_ms"] / 1000,
+        request_timeout=found["request_timeout"],
+        max_new_tokens=found["max_new_tokens"],
+        token_inputs=found["token_inputs"] == "accept",
+        keep_going=found["keep_going"],
+        root_path=found["root_path"],
+    )
+
+
+def _values(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the value of each option by its key: the one of the command line, or else of the environment, or else of
+    the file, or else the default. The models and their aliases are dicts."""
+    path = getattr(options, _CONFIG) or os.environ.get(f"{_PREFIX}{_CONFIG.upper()}")
+    given = {} if path is None else _read_file(path)
+    models = {name: _table_of_model(path, name, table) for name, table in given.pop("models", {}).items()}
+    aliases = given.pop("aliases", {})
+    found: dict[str, Any] = {}
+    for option in OPTIONS:
+        key = option.key
+        variable = f"{_PREFIX}{key.upper()}"
+        text = os.environ.get(variable)
+        found[key] = option.default
+        if key in given:
+            found[key] = option.of_file(f"{path}: {key}", given[key])
+        if text is not None:
+            several = option.is_repeated
+            found[key] = (
+                [option.of_text(variable, one) for one in text.split()] if several else option.of_text(variable, text)
+            )
+        if getattr(options, key) is not None:
+            found[key] = getattr(options, key)
+    for text in found["model"] or ():
+        name, separator, place = text.partition("=")
+        if not separator or not name or os.sep in name:
+            name, place = Path(text).stem if text.endswith(".gguf") else Path(text).name or text, text
+        if name in models:
+            raise UserError(f"--model: two models have the name {name}; give them names as in NAME=PATH")
+        models[name] = {"path": place}
+    for text in found["alias"] or ():
+        alias, separator, name = text.partition("=")
+        if not separator or not alias or not name:
+            raise UserError(f"--alias: must be ALIAS=NAME; got {text}")
+        aliases = {**aliases, alias: name}
+    return found | {"models": models, "aliases": aliases}
+
+
+def _read_file(path: str) -> dict[str, Any]:
+    """Return the entries of a file in TOML. UserError for an unknown key."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        try:
+            import tomli as tomllib
+        except ImportError as error:
+            raise UserError(
+                f"--config: {error.name} is not installed: {pip_install('tomli', extra='server')}"
+            ) from error
+    with errors_of_files("read", path):
+        content = Path(path).read_bytes()
+    try:
+        given: dict[str, Any] = tomllib.loads(content.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+    _check_keys(path, given, [option.key for option in OPTIONS] + ["models", "aliases"])
+    for table in ("models", "aliases"):
+        if not isinstance(given.get(table, {}), dict):
+            raise UserError(f"{path}: {table} must be a table, with the name of each model as a key")
+    return given
+
+
+def _table_of_model(path: Any, name: str, table: Any) -> dict[str, Any]:
+    """Return the settings of a model in a file, which has its path or a table."""
+    place = f"{path}: models.{name}"
+    if isinstance(table, str):
+        return {"path": table}
+    if not isinstance(table, dict):
+        raise UserError(f"{place}: must be a path, or a table with the key path; got {shown(table)}")
+    _check_keys(place, table, ["path", "dtype", "weight_dtype", "kind", "prompt_name"])
+    if "path" not in table:
+        raise UserError(f"{place}: must have the key path")
+    return table
+
+
+def _check_keys(place: str, given: Mapping[str, Any], known: list[str]) -> None:
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key.replace("-", "_"), known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known keys are {listed(sorted(known))}"
+            raise UserError(f"{place}: the key {key} is not known; {hint}")

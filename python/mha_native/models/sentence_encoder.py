@@ -57,6 +57,16 @@ class _Embeddings(NamedTuple):
         return self.head.embeddings(rows, cu_seqlens, *self[1:], num_threads)
 
 
+class _Rows(NamedTuple):
+    """The head of texts whose result is the vectors of their tokens."""
+
+    def __call__(
+        self, rows: NDArray[Any], cu_seqlens: NDArray[np.int64], num_threads: int | None
+    ) -> list[NDArray[np.float32]]:
+        vectors = widened(rows).astype(np.float32, copy=False)
+        return [vectors[first:end].copy() for first, end in pairwise(cu_seqlens)]
+
+
 class SentenceEncoder(TextEncoder):
     """Sentence embeddings: tokens, their vectors after the layers of an encoder, and one vector for each text.
 
@@ -112,6 +122,11 @@ class SentenceEncoder(TextEncoder):
     def truncate_dim(self, truncate_dim: int | None) -> None:
         checked = optional_size(type(self).__name__, "truncate_dim", truncate_dim)
         self._settings = self._settings._replace(truncate_dim=checked)
+
+    @property
+    def pooling_modes(self) -> tuple[str, ...]:
+        """How vectors of tokens become one vector: "mean", "cls", "max" and others, concatenated if several."""
+        return self._head.pooling_modes
 
     @classmethod
     @renamed_keyword("directory", "model")
@@ -330,13 +345,21 @@ class SentenceEncoder(TextEncoder):
         prompt: str | None = None,
         truncate_dim: int | None = None,
         normalize: bool | None = None,
+        per_token: bool = False,
     ) -> TextCall:
-        """Return the call `encode` of texts, or `encode_tokens` of those that are tokens."""
+        """Return the call `encode` of texts, or `encode_tokens` of those that are tokens; or, `per_token`, the rows
+        [T, E] of each text by `encode_to_rows`."""
         before = self._settings.prompts.chosen(name, prompt_name, prompt)
         form = self._form(name, truncate_dim, normalize, None)
         what = f"{name}: texts"
         is_one, given = prompts_in(what, texts)
         strings = [text for text in given if isinstance(text, str)]
+        if _core.boolean(name, "per_token", per_token):
+            if truncate_dim is not None or normalize is not None:
+                raise ValueError(f"{name}: truncate_dim and normalize need embeddings; got per_token")
+            sequences = self._tokenize(name, checked_texts(name, given), before)
+            texts_of_rows = [TokensOfText(ids, [], _Rows()) for ids in sequences]
+            return text_call(self._model, texts_of_rows, lambda rows: rows[0] if is_one else rows)
         if len(strings) == len(given):
             head = _Embeddings(self._head, self._prompt_tokens(before), form.features, form.normalize)
             tokens = list(self._tokenize(name, strings, before))

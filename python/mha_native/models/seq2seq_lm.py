@@ -205,6 +205,11 @@ class Seq2SeqLM(PretrainedGenerator):
         return self._special.start
 
     @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """The tokens that end a text, each as its last token."""
+        return self._special.ends
+
+    @property
     def num_decoder_layers(self) -> int:
         """Number of layers of the decoder; `num_layers` is the number of layers of the encoder."""
         return len(self._model.config.stacks[1].blocks)

@@ -328,7 +328,7 @@ class CrossEncoder(ReadsTexts, Model):
             logits = np.array(rows, np.float32).reshape(len(rows), self.num_labels)
             return results(function, self._activated(function, logits, activation_fn), is_one, True, False)
 
-        classifier = self._reads_tokens(function)
+        classifier = self._classifier
         return text_call(classifier.model, classifier.texts_of(f"{function}: texts", pairs, before), result)
 
     @property

@@ -2,6 +2,6 @@
 
 from . import _needed as _needed
 from .application import app
-from .config import Config
+from .config import Config, Model
 
-__all__ = ["Config", "app"]
+__all__ = ["Config", "Model", "app"]

@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from . import completions, information, openai, rerank, tei
+from . import admin, completions, information, openai, openapi, page, rerank, tei
 from .calls import Answer, Call, ClientGone
 from .config import Config
 from .errors import Failure, of_computation
@@ -22,13 +22,16 @@ from .service import Endpoint, Service
 
 _log = logging.getLogger("mha_native.server")
 
-_ENDPOINTS: list[Endpoint] = [
+_SERVED: list[Endpoint] = [
     *information.ENDPOINTS,
     *openai.ENDPOINTS,
     *tei.ENDPOINTS,
     *rerank.ENDPOINTS,
     *completions.ENDPOINTS,
+    *admin.ENDPOINTS,
+    *page.ENDPOINTS,
 ]
+_ENDPOINTS = [*_SERVED, openapi.endpoint(_SERVED)]
 
 _QUIET_SECONDS = 0.2  # without a request, after which a server that drains may end
 
@@ -63,17 +66,25 @@ def app(config: Config) -> ASGIApp:
 
 class Application:
     """An application over the models of `config`. `on_loaded` is called with the error that prevents loading, or with
-    None."""
+    None. With `loads_first`, the start of the lifespan ends when the models are open, and fails if they cannot be."""
 
-    def __init__(self, config: Config, on_loaded: Callable[[Exception | None], None] | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        on_loaded: Callable[[Exception | None], None] | None = None,
+        loads_first: bool = False,
+    ) -> None:
         self.service = Service(config)
-        self._on_loaded = on_loaded
+        self._on_loaded, self._loads_first = on_loaded, loads_first
         self.calls: set[Call] = set()  # that have no answer yet
         self.last = monotonic()  # when the last request came or ended
         paths: dict[str, dict[str, Endpoint]] = {}
         for endpoint in _ENDPOINTS:
             paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-        routes = [Route(path, _Path(self, path, endpoints)) for path, endpoints in paths.items()]
+        served = {path: _Path(self, path, endpoints) for path, endpoints in paths.items()}
+        # Most requests are for a path without a name in it, which needs no search by patterns.
+        self._whole = {} if config.cors_origins else {path: each for path, each in served.items() if "{" not in path}
+        routes = [Route(path, each) for path, each in served.items()]
         routes.append(Route("/{path:path}", _Path(self, "other", {})))
         cors = Middleware(
             CORSMiddleware,
@@ -86,19 +97,26 @@ class Application:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (path := self._whole.get(scope["path"])) is not None:
+            await path(scope, receive, send)
+            return
+        if scope["type"] == "http" and (root := self.service.config.root_path):
+            scope = {**scope, "root_path": root}  # routes are looked up without it, if the path has it
         await self._starlette(scope, receive, send)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         loading = asyncio.create_task(self._load())
         try:
+            if self._loads_first and (error := await loading) is not None:
+                raise error
             yield
         finally:
             await loading
             self.abort()
             await asyncio.to_thread(self.service.close)
 
-    async def _load(self) -> None:
+    async def _load(self) -> Exception | None:
         error = None
         try:
             await self.service.load()
@@ -107,6 +125,7 @@ class Application:
             _log.error("The models could not be opened: %s", caught)
         if self._on_loaded is not None:
             self._on_loaded(error)
+        return error
 
     def abort(self) -> int:
         """End all requests without their results. Return their number."""
@@ -129,13 +148,25 @@ class Application:
         return True
 
     def check_key(self, call: Call) -> None:
-        """Raise the failure of a request without one of the keys. The time of the comparison tells nothing."""
-        keys = self.service.config.api_keys
-        kind, _, given = call.headers.get(b"authorization", b"").partition(b" ")
-        matches = [hmac.compare_digest(key.encode(), given.strip()) for key in keys]
-        if keys and not (kind.lower() == b"bearer" and any(matches)):
-            message = "A key is needed: Authorization: Bearer KEY."
-            raise Failure("key", message, headers=(("www-authenticate", "Bearer"),))
+        """Raise the failure of a request without one of the keys, if there are keys."""
+        if keys := self.service.config.api_keys:
+            _check(call, keys)
+
+    def check_admin(self, call: Call) -> None:
+        """Raise the failure of a request without the key of an administrator; without such a key there is no path."""
+        key = self.service.config.admin_key
+        if key is None:
+            raise Failure("path", "The path does not exist.")
+        _check(call, (key,))
+
+
+def _check(call: Call, keys: tuple[str, ...]) -> None:
+    """Raise the failure of a request without one of the keys. The time of the comparison tells nothing."""
+    kind, _, given = call.headers.get(b"authorization", b"").partition(b" ")
+    matches = [hmac.compare_digest(key.encode(), given.strip()) for key in keys]
+    if not (kind.lower() == b"bearer" and any(matches)):
+        message = "A key is needed: Authorization: Bearer KEY."
+        raise Failure("key", message, headers=(("www-authenticate", "Bearer"),))
 
 
 class _Path:
@@ -150,6 +181,7 @@ class _Path:
         known = endpoint or next(iter(self._endpoints.values()), None)
         application = self._application
         call = Call(scope, receive, send, application.service.config, known is not None and known.is_tei)
+        call.is_cohere = known is not None and known.is_cohere
         application.calls.add(call)
         status = 499  # as other servers log a client that is gone
         try:
@@ -158,15 +190,15 @@ class _Path:
             call.stop("disconnect")
             application.service.metrics.cancelled(call.why_stopped or "disconnect")
         finally:
-            if call.watcher is not None:
-                call.watcher.cancel()
+            call.end()
             application.calls.discard(call)
             application.last = monotonic()
             application.service.metrics.answered(self._path, status, call.seconds)
             line = {"request_id": call.identifier, "path": self._path, "status": status}
             level = logging.DEBUG if endpoint is not None and endpoint.is_open else logging.INFO
             if _log.isEnabledFor(level):
-                line |= {**call.log, "total_ms": round(1e3 * call.seconds, 2)}
+                client = call.scope.get("client") or ("unix", 0)
+                line |= {**call.log, "total_ms": round(1e3 * call.seconds, 2), "client": client[0]}
                 _log.log(level, "request", extra={"fields": line})
 
     async def _answer(self, call: Call, endpoint: Endpoint | None) -> int:
@@ -181,8 +213,10 @@ class _Path:
             if failure is None:
                 _log.exception("request %s failed", call.identifier)
                 failure = Failure("internal", f"The server has failed; its log has the request {call.identifier}.")
-            metrics.failed(failure.cause)
-            found = Answer(failure.body(call.is_tei), failure.status(call.is_tei), failure.headers)
+            if endpoint is not None and endpoint.method == "POST" and not endpoint.is_admin:
+                metrics.failed(failure.cause)
+            cohere_id = call.identifier if call.is_cohere else None
+            found = Answer(failure.body(call.is_tei, cohere_id), failure.status(call.is_tei), failure.headers)
         if service.is_draining and ("connection", "close") not in found.headers:
             found = found._replace(headers=(*found.headers, ("connection", "close")))
         await call.send(found)
@@ -196,11 +230,13 @@ class _Path:
                 raise Failure("path", "The path does not exist.")
             allowed = ", ".join(self._endpoints)
             raise Failure("method", f"The method must be {allowed}.", headers=(("allow", allowed),))
-        if not endpoint.is_open:
+        if endpoint.is_admin:
+            self._application.check_admin(call)
+            check_ready(service)
+        elif not endpoint.is_open:
             self._application.check_key(call)
             check_ready(service)
         if endpoint.method == "GET":
             return await endpoint.respond(service, call)
         await call.read_body()
-        call.watcher = asyncio.create_task(call.watch())
         return await endpoint.respond(service, call)

@@ -2,9 +2,13 @@
 
 import asyncio
 import contextlib
+import hashlib
+import random
 import re
-import uuid
-from collections.abc import AsyncIterator, Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from functools import cached_property
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,6 +26,7 @@ Fields = TypeVar("Fields")
 _BODY_SECONDS = 30.0  # of a body, after which a slow sender is refused
 _DISCARD_SECONDS = 2.0  # of the rest of a body that was refused
 _SENT_SECONDS = 10.0  # of a piece of a stream, after which a slow reader is cut off
+_UNWATCHED_SECONDS = 0.05  # of a request for texts, after which somebody watches whether its client is gone
 _IDENTIFIER = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
@@ -43,6 +48,32 @@ class ClientGone(Exception):
     """The client has closed its connection: nobody waits for the answer."""
 
 
+@contextlib.contextmanager
+def _interrupted(seconds: float, failure: Failure) -> Iterator[None]:
+    """Raise a failure in the task that runs the context when it has taken some seconds. Without a task of its own this
+    costs a tenth of `asyncio.wait_for`."""
+    task = asyncio.current_task()
+    is_late = False
+
+    def interrupt() -> None:
+        nonlocal is_late
+        is_late = True
+        if task is not None:
+            task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, interrupt)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not is_late:
+            raise
+        if task is not None and sys.version_info >= (3, 11):
+            task.uncancel()
+        raise failure from None
+    finally:
+        timer.cancel()
+
+
 class Call:
     """A request of a client, for the function that answers it. All its methods run in the thread of the loop."""
 
@@ -52,16 +83,22 @@ class Call:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.begin = monotonic()
         given = self.headers.get(b"x-request-id", b"")
-        self.identifier = given.decode() if _IDENTIFIER.fullmatch(given) else uuid.uuid4().hex
-        self.query = QueryParams(scope["query_string"])
+        self.identifier = given.decode() if _IDENTIFIER.fullmatch(given) else f"{random.getrandbits(128):032x}"
         self.is_tei = is_tei  # errors have the shape of Text Embeddings Inference
+        self.is_cohere = False  # and else the one of Cohere
         self.body = b""
         self._is_read = scope["method"] in ("GET", "HEAD")
         self.log: dict[str, Any] = {}  # for the line of the log
         self.has_begun = False  # to answer
-        self.watcher: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle  # while a result is computed
         self._cancel: list[Callable[[], object]] = []
+        self._engines: list[Any] = []  # that the request has found
         self._why: str | None = None
+
+    @cached_property
+    def query(self) -> QueryParams:
+        return QueryParams(self.scope["query_string"])
 
     @property
     def seconds(self) -> float:
@@ -86,29 +123,37 @@ class Call:
 
     async def read_body(self) -> None:
         """Read the body, unless it is too large or comes too slowly."""
+        self._check_media()
         most = self.config.max_body_bytes
         too_large = Failure("size", f"The body must have at most {most} bytes.", headers=(("connection", "close"),))
         length = self.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > most:
             raise too_large
         parts, size = [], 0
-        end = monotonic() + _BODY_SECONDS
-        while True:
-            try:
-                message = await asyncio.wait_for(self._receive(), max(end - monotonic(), 0.001))
-            except (TimeoutError, asyncio.TimeoutError):
-                slow = f"The body has not come in {_BODY_SECONDS:.0f} s."
-                raise Failure("slow", slow, headers=(("connection", "close"),)) from None
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > most:
-                raise too_large
-            if not message.get("more_body", False):
-                break
-        self.body = b"".join(parts)
+        slow = f"The body has not come in {_BODY_SECONDS:.0f} s."
+        with _interrupted(_BODY_SECONDS, Failure("slow", slow, headers=(("connection", "close"),))):
+            while True:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > most:
+                    raise too_large
+                if not message.get("more_body", False):
+                    break
+        self.body = parts[0] if len(parts) == 1 else b"".join(parts)
         self._is_read = True
+
+    def _check_media(self) -> None:
+        """Raise the failure of a body that cannot be JSON in UTF-8. The type itself may be any: curl sends another."""
+        encoding = self.headers.get(b"content-encoding", b"identity").strip().lower()
+        if encoding != b"identity":
+            raise Failure("media", "The body must not be compressed: Content-Encoding must be absent.")
+        kind, _, parameters = self.headers.get(b"content-type", b"").lower().partition(b";")
+        charset = re.search(rb"charset\s*=\s*\"?([\w-]+)", parameters)
+        if kind.strip().startswith(b"multipart/") or (charset and charset[1] not in (b"utf-8", b"utf8", b"us-ascii")):
+            raise Failure("media", "The body must be JSON in UTF-8: Content-Type must be application/json.")
 
     def read(self, kind: type[Fields]) -> Fields:
         """Return the body as an object of the class `kind`."""
@@ -123,11 +168,27 @@ class Call:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Failure("invalid", f"The body must be JSON: {error}.") from None
 
-    async def watch(self) -> None:
-        """Wait until the client is gone, and cancel the work of the request then."""
+    def use(self, engine: Any) -> None:
+        """Keep a model open until `end`."""
+        self._engines.append(engine)
+        engine.num_calls += 1
+
+    def watch(self) -> None:
+        """Begin to cancel the work of the request when the client is gone."""
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.stop("disconnect")
+
+    def end(self) -> None:
+        """Watch the client no longer, and use no models any more."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+        while self._engines:
+            self._engines.pop().num_calls -= 1
 
     def stop(self, why: str) -> None:
         """Cancel the work of the request: "disconnect", "timeout", "slow_client" or "shutdown"."""
@@ -143,6 +204,7 @@ class Call:
 
     def cancel_by(self, cancel: Callable[[], object]) -> None:
         """Call `cancel` when the request is stopped, at once if it was."""
+        self.watch()
         self._cancel.append(cancel)
         if self._why is not None:
             cancel()
@@ -155,17 +217,33 @@ class Call:
             raise ClientGone
         raise timed_out() if self._why == "timeout" else stopping()
 
-    async def result_of(self, request: EncodeRequest) -> Any:
+    def tenant_salt(self, salt: str | None) -> str | None:
+        """Return the salt of pages that clients with the same key and the same `salt` share."""
+        if len(self.config.api_keys) < 2:
+            return salt
+        key = hashlib.sha256(self.headers.get(b"authorization", b"")).hexdigest()
+        return key if salt is None else f"{key} {salt}"
+
+    async def result_of(self, request: "EncodeRequest | Future[Any]") -> Any:
         """Wait for the result of a request to a model."""
         loop = asyncio.get_running_loop()
-        done = asyncio.Event()
-        request.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
-        timer = loop.call_later(self.remaining, self.stop, "timeout")
-        self.cancel_by(request.cancel)
+        done: asyncio.Future[None] = loop.create_future()
+
+        def end() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        request.add_done_callback(lambda _: loop.call_soon_threadsafe(end))
+        left = self.remaining
+        first = min(left, _UNWATCHED_SECONDS)
+        self._timer = loop.call_later(first, self._wait_longer, left - first)
+        self._cancel.append(request.cancel)
+        if self._why is not None:
+            request.cancel()
         try:
-            await done.wait()
+            await done
         finally:
-            timer.cancel()
+            self._timer.cancel()
         self.check_stopped()
         if request.cancelled():
             raise stopping()
@@ -173,6 +251,10 @@ class Call:
         if error is not None:
             raise of_computation(error) or error
         return request.result()
+
+    def _wait_longer(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.stop, "timeout")
+        self.watch()
 
     async def _discard(self) -> None:
         """Read the rest of a refused body for some time: a client that still sends would not see its answer."""
@@ -199,10 +281,9 @@ class Call:
             return
         async for piece in sent.body:
             try:
-                await asyncio.wait_for(
-                    self._send({"type": "http.response.body", "body": piece, "more_body": True}), _SENT_SECONDS
-                )
-            except (TimeoutError, asyncio.TimeoutError):
+                with _interrupted(_SENT_SECONDS, Failure("slow", "The client takes no data.")):
+                    await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            except Failure:
                 self.stop("slow_client")
                 raise ClientGone from None
         await self._send({"type": "http.response.body", "body": b""})

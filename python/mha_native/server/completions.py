@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
-from time import time
+from time import monotonic, time
 from typing import Any
 
 import msgspec
@@ -13,8 +13,9 @@ import orjson
 from ..models import TokenLogprobs
 from ..serving import Request, StepEvent
 from .calls import Answer, Call, answer
-from .engines import TEXT, TextEngine
-from .errors import Failure, of_computation, stopping, timed_out
+from .config import TEXT, TEXT_TO_TEXT
+from .engines import TextEngine, TextToTextEngine
+from .errors import Failure, of_arguments, of_computation, stopping, timed_out
 from .inputs import check_count
 from .service import Endpoint, Service
 
@@ -41,10 +42,32 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 # Options of the library that are fields of the same name.
+_RENAMED = {"min_tokens": "min_new_tokens"}
 _SAME = (
     *("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed"),
-    *("stop_token_ids", "ignore_eos"),
+    *("stop_token_ids", "ignore_eos", "min_tokens"),
 )
+
+# Options of the search for a text by an encoder-decoder, which are fields of the same name.
+_SEARCH = ("num_beams", "length_penalty", "no_repeat_ngram_size", "forced_first_token")
+
+# Fields that a search has no use for, with the values that ask for nothing.
+_NOT_IN_SEARCH: dict[str, tuple[Any, ...]] = {
+    "temperature": (0,),
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "stop": ([], ""),
+    "stop_token_ids": ([],),
+    "ignore_eos": (False,),
+    "logprobs": (),
+    "n": (1,),
+    "cache_salt": (),
+}
 
 
 class _Usage(msgspec.Struct):
@@ -67,6 +90,8 @@ class _Asked(msgspec.Struct):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    cache_salt: str | None = None
     n: int | None = None
     stream: bool | None = None
     stream_options: _Usage | None = None
@@ -77,12 +102,17 @@ class _Asked(msgspec.Struct):
 class _Completion(_Asked):
     prompt: str | list[Any] | None = None
     logprobs: int | None = None
+    num_beams: int | None = None
+    length_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    forced_first_token: int | None = None
 
 
 class _Chat(_Asked):
     messages: list[dict[str, Any]] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class _Form:
@@ -92,7 +122,7 @@ class _Form:
     whole: str
     chunk: str
 
-    def __init__(self, engine: TextEngine, created: int) -> None:
+    def __init__(self, engine: TextEngine | TextToTextEngine, created: int) -> None:
         self._engine = engine
         self.head = {
             "id": f"{self.prefix}-{uuid.uuid4().hex}",
@@ -115,13 +145,13 @@ class _Form:
         raise NotImplementedError
 
     def text(self, token: int) -> str:
-        return self._engine.model.generator.tokenizer.decode([token])
+        return str(self._engine.model.decode([token]))
 
 
 class _TextForm(_Form):
     prefix, whole, chunk = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, engine: TextEngine, created: int) -> None:
+    def __init__(self, engine: TextEngine | TextToTextEngine, created: int) -> None:
         super().__init__(engine, created)
         self._offsets: dict[int, int] = {}  # characters of each choice so far
 
@@ -188,6 +218,7 @@ class _Texts:
         self._requests, self._copies = requests, copies
         self._events: asyncio.Queue[tuple[int, StepEvent]] = asyncio.Queue()
         self._left = len(requests)
+        self._last: dict[int, float] = {}  # when the last event of a text came
         for i, request in enumerate(requests):
             call.cancel_by(request.cancel)
             engine.attach(request, lambda event, i=i: self._events.put_nowait((i, event)))  # type: ignore[misc]
@@ -203,9 +234,15 @@ class _Texts:
             return []
         while not self._events.empty():
             found.append(self._events.get_nowait())
+        now = monotonic()
+        for i, _ in found:
+            if i in self._last:
+                self._service.metrics.stepped(self._engine, now - self._last[i])
+            self._last[i] = now
         for i, event in found:
             if event.finish_reason is not None:
                 self._left -= 1
+                self._call.log["finish_reason"] = event.finish_reason
                 self._service.metrics.generated(self._engine, self._requests[i].statistics, event.finish_reason)
                 self._check(i, event.finish_reason)
         return found
@@ -238,13 +275,7 @@ class _Texts:
         each = [request.statistics for request in self._requests]
         prompts = sum(one.prompt_tokens for one in each[:: self._copies])
         new, cached = sum(one.new_tokens for one in each), sum(one.cached_tokens for one in each[:: self._copies])
-        self._call.log |= {"prompt_tokens": prompts, "completion_tokens": new}
-        return {
-            "prompt_tokens": prompts,
-            "completion_tokens": new,
-            "total_tokens": prompts + new,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
+        return _usage(self._call, prompts, new, cached)
 
     async def whole(self, form: _Form, has_logprobs: bool) -> Answer:
         """Wait for all texts, and return the answer."""
@@ -296,6 +327,17 @@ class _Texts:
             self.cancel()
 
 
+def _usage(call: Call, prompts: int, new: int, cached: int) -> dict[str, Any]:
+    """Return the numbers of tokens of an answer, which its line of the log has, too."""
+    call.log |= {"prompt_tokens": prompts, "completion_tokens": new}
+    return {
+        "prompt_tokens": prompts,
+        "completion_tokens": new,
+        "total_tokens": prompts + new,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
 def _event(value: Any) -> bytes:
     return b"data: " + orjson.dumps(value) + b"\n\n"
 
@@ -316,7 +358,11 @@ async def _completions(service: Service, call: Call) -> Answer:
             raise Failure("invalid", f"prompt[{i}]: must be a text, or a list of tokens", "prompt")
     if asked.logprobs is not None and not 0 <= asked.logprobs <= 5:
         raise Failure("invalid", f"logprobs: must be from 0 to 5; got {asked.logprobs}", "logprobs")
-    engine = service.engine(call, asked.model, (TEXT,))
+    engine = service.engine(call, asked.model, (TEXT, TEXT_TO_TEXT))
+    if isinstance(engine, TextToTextEngine):
+        return await _search(service, call, engine, prompts, asked)
+    if given := [name for name in _SEARCH if getattr(asked, name) is not None]:
+        raise Failure("invalid", f"{given[0]}: needs an encoder-decoder; this model draws its tokens", given[0])
     options, copies = _options(call, asked, 16), _copies(asked)
 
     def submit(made: list[Request]) -> None:
@@ -341,13 +387,58 @@ async def _chat(service: Service, call: Call) -> Answer:
     engine = service.engine(call, asked.model, (TEXT,))
     options, copies = _options(call, asked, service.config.max_new_tokens), _copies(asked)
     options["logprobs"] = top if asked.logprobs else None
+    variables = asked.chat_template_kwargs
 
     def submit(made: list[Request]) -> None:
-        made += engine.batcher.submit_chat(messages, n=copies, **options)
+        made += engine.batcher.submit_chat(messages, variables=variables, n=copies, **options)
 
     size = sum(len(message["content"]) for message in messages)
     texts = await _texts(service, call, engine, size, copies, submit, "messages")
     return await _answer(texts, _ChatForm(engine, int(time())), asked, bool(asked.logprobs))
+
+
+async def _search(
+    service: Service, call: Call, engine: TextToTextEngine, prompts: list[Any], asked: _Completion
+) -> Answer:
+    """Answer by the texts that a search finds. They are there at its end, so that a stream has a piece for each."""
+    for name, values in _NOT_IN_SEARCH.items():
+        if (value := getattr(asked, name)) is not None and value not in values:
+            raise Failure("invalid", f"{name}: is not supported by an encoder-decoder, which searches for texts", name)
+    options = {name: value for name in _SEARCH if (value := getattr(asked, name)) is not None}
+    most = _most_new(asked, 16)
+    if asked.min_tokens is not None:
+        options["min_new_tokens"] = asked.min_tokens
+    begin = monotonic()
+    tokens, future = await service.submitted(
+        *(call, engine, sum(map(len, prompts))),
+        lambda: engine.submit(prompts, max_new_tokens=most, **options),
+        param="prompt",
+        texts="prompt",
+    )
+    try:
+        found = await call.result_of(future)
+    except (TypeError, ValueError) as error:
+        raise of_arguments(error, "prompt") from error
+    form = _TextForm(engine, int(time()))
+    choices = [
+        form.choice(i, engine.model.decode(each.tokens), None, "stop" if engine.has_ended(each) else "length")
+        for i, each in enumerate(found)
+    ]
+    usage = _usage(call, sum(map(len, tokens)), sum(len(each.tokens) for each in found), 0)
+    call.log |= {"compute_ms": round(1e3 * (monotonic() - begin), 2), "finish_reason": choices[-1]["finish_reason"]}
+    service.metrics.searched(engine, usage, [str(choice["finish_reason"]) for choice in choices])
+    if not asked.stream:
+        return answer({**form.head, "choices": choices, "usage": usage})
+    has_usage = asked.stream_options is not None and asked.stream_options.include_usage
+    head = {**form.head, "object": form.chunk} | ({"usage": None} if has_usage else {})
+    events = [_event({**head, "choices": [choice]}) for choice in choices]
+    if has_usage:
+        events.append(_event({**head, "choices": [], "usage": usage}))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"".join([*events, b"data: [DONE]\n\n"])
+
+    return Answer(pieces(), headers=_STREAM, content_type="text/event-stream; charset=utf-8")
 
 
 async def _answer(texts: _Texts, form: _Form, asked: _Asked, has_logprobs: bool) -> Answer:
@@ -381,7 +472,10 @@ async def _texts(
 def _options(call: Call, asked: _Asked, most_new: int) -> dict[str, Any]:
     """Return the options of `Batcher.submit` for the fields of a request."""
     given = {name: getattr(asked, name) for name in _SAME}
-    options = {"temperature": 1.0} | {name: value for name, value in given.items() if value is not None}
+    options: dict[str, Any] = {"temperature": 1.0}
+    options |= {_RENAMED.get(name, name): value for name, value in given.items() if value is not None}
+    if (salt := call.tenant_salt(asked.cache_salt)) is not None:
+        options["cache_salt"] = salt
     if asked.top_k is not None and asked.top_k > 0:  # others ask for all tokens
         options["top_k"] = asked.top_k
     if asked.logit_bias:
@@ -394,10 +488,14 @@ def _options(call: Call, asked: _Asked, most_new: int) -> dict[str, Any]:
         if len(stop) > 4:
             raise Failure("invalid", f"stop: must hold at most 4 texts; got {len(stop)}", "stop")
         options["stop"] = stop
+    return options | {"max_new_tokens": _most_new(asked, most_new), "timeout": call.remaining}
+
+
+def _most_new(asked: _Asked, default: int) -> int:
     most = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
     if most is not None and most < 1:
         raise Failure("invalid", f"max_tokens: must be at least 1; got {most}", "max_tokens")
-    return options | {"max_new_tokens": most_new if most is None else most, "timeout": call.remaining}
+    return default if most is None else most
 
 
 def _copies(asked: _Asked) -> int:
@@ -435,6 +533,6 @@ def _message(index: int, message: dict[str, Any]) -> dict[str, str]:
 
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/completions", _completions),
-    Endpoint("POST", "/v1/chat/completions", _chat),
+    Endpoint("POST", "/v1/completions", _completions, body=_Completion, about="Continuations of texts"),
+    Endpoint("POST", "/v1/chat/completions", _chat, body=_Chat, about="Answers to conversations"),
 ]

@@ -22,6 +22,7 @@ class _Shape(NamedTuple):
 _SHAPES = {
     "invalid": _Shape(400, "invalid_request_error", None, 422, "Validation"),
     "empty": _Shape(400, "invalid_request_error", None, 400, "Empty"),
+    "count": _Shape(400, "invalid_request_error", None, 422, "Validation"),
     "context": _Shape(400, "invalid_request_error", "context_length_exceeded", 422, "Validation"),
     "key": _Shape(401, "authentication_error", "invalid_api_key", 401, "Validation"),
     "path": _Shape(404, "invalid_request_error", "not_found", 404, "Validation"),
@@ -29,6 +30,7 @@ _SHAPES = {
     "model": _Shape(404, "invalid_request_error", "model_not_found", 424, "Backend"),
     "kind": _Shape(400, "invalid_request_error", None, 424, "Backend"),
     "size": _Shape(413, "invalid_request_error", "request_too_large", 413, "Validation"),
+    "media": _Shape(415, "invalid_request_error", "unsupported_media_type", 415, "Validation"),
     "slow": _Shape(408, "timeout_error", "timeout", 408, "Validation"),
     "full": _Shape(429, "rate_limit_error", "queue_full", 429, "Overloaded"),
     "not ready": _Shape(503, "server_error", "not_ready", 503, "Unhealthy"),
@@ -53,10 +55,13 @@ class Failure(Exception):
     def status(self, is_tei: bool) -> int:
         return self._shape.tei_status if is_tei else self._shape.status
 
-    def body(self, is_tei: bool) -> bytes:
+    def body(self, is_tei: bool, cohere_id: str | None = None) -> bytes:
+        """Return the body in the shape of an API. Of Cohere's paths, `cohere_id` is the request, and all have OpenAI's
+        object, which clients of other rerankers read."""
         if is_tei:
             return orjson.dumps({"error": str(self), "error_type": self._shape.tei_kind})
-        return orjson.dumps({"error": self.error})
+        own = {} if cohere_id is None else {"id": cohere_id, "message": str(self)}
+        return orjson.dumps({**own, "error": self.error})
 
     @property
     def error(self) -> dict[str, Any]:

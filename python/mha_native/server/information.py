@@ -5,13 +5,24 @@ from .errors import Failure, stopping
 from .service import Endpoint, Service
 
 
-async def _health(service: Service, call: Call) -> Answer:
+async def health(service: Service, call: Call) -> Answer:
+    """Answer that the process runs."""
     return answer({"status": "ok"})
 
 
 async def _ready(service: Service, call: Call) -> Answer:
     check_ready(service)
+    if service.is_leaving:
+        raise stopping()
     return answer({"status": "ready", "models": list(service.engines)})
+
+
+async def _model_ready(service: Service, call: Call) -> Answer:
+    check_ready(service)
+    name = call.scope["path_params"]["name"]
+    if name not in service.engines:
+        raise Failure("model", "The model does not exist.", "model")
+    return answer({"name": name, "ready": True})
 
 
 async def _metrics(service: Service, call: Call) -> Answer:
@@ -27,7 +38,14 @@ def check_ready(service: Service) -> None:
 
 
 ENDPOINTS = [
-    *(Endpoint("GET", path, _health, is_open=True) for path in ("/", "/health", "/ping", "/v2/health/live")),
-    *(Endpoint("GET", path, _ready, is_open=True) for path in ("/ready", "/v2/health/ready")),
-    Endpoint("GET", "/metrics", _metrics, is_open=True),
+    *(
+        Endpoint("GET", path, health, is_open=True, about="Whether the process runs")
+        for path in ("/health", "/ping", "/v2/health/live")
+    ),
+    *(
+        Endpoint("GET", path, _ready, is_open=True, about="Whether the server takes requests")
+        for path in ("/ready", "/v2/health/ready")
+    ),
+    Endpoint("GET", "/v2/models/{name}/ready", _model_ready, is_open=True, about="Whether a model takes requests"),
+    Endpoint("GET", "/metrics", _metrics, is_open=True, about="Metrics in the text format of Prometheus"),
 ]

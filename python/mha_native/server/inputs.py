@@ -36,7 +36,7 @@ def check_count(call: Call, param: str, given: list[Any]) -> None:
         raise Failure("empty", f"{param}: must hold a text at least", param)
     if len(given) > call.config.max_inputs:
         message = f"{param}: must hold at most {call.config.max_inputs} texts; got {len(given)}"
-        raise Failure("invalid", message, param)
+        raise Failure("count", message, param)
 
 
 def check_text(what: str, text: Any, param: str) -> None:
@@ -47,11 +47,10 @@ def check_text(what: str, text: Any, param: str) -> None:
         raise Failure("empty", f"{what}: must not be empty", param)
 
 
-def check_whole(engine: EncodeEngine, texts: list[Any], param: str) -> None:
-    """Raise the failure of texts that the model may cut, for a client that wants no cuts."""
-    most = engine.max_length
-    counts = [len(text) if isinstance(text, list) else engine.model.count_tokens([text])[0] for text in texts]
-    for i, count in enumerate(counts):
-        if count >= most:
-            message = f"{param}[{i}]: without truncation a text must have less than {most} tokens"
+def check_whole(engine: EncodeEngine, texts: list[Any], param: str, prompt: str = "") -> None:
+    """Raise the failure of texts, or pairs of them, that the model would cut, for a client that wants no cuts."""
+    most = int(engine.model.max_length)
+    for i, count in enumerate(engine.whole_counts(texts, prompt)):
+        if count > most:
+            message = f"{param}[{i}]: without truncation a text must have at most {most} tokens; got {count}"
             raise Failure("context", message, param)

@@ -7,7 +7,8 @@ import msgspec
 import numpy as np
 
 from .calls import Answer, Call, answer
-from .engines import EMBEDDING, EncodeEngine, Engine
+from .config import EMBEDDING
+from .engines import EncodeEngine, Engine
 from .errors import Failure
 from .inputs import check_whole, texts_of
 from .service import Endpoint, Service
@@ -31,7 +32,8 @@ async def _embeddings(service: Service, call: Call) -> Answer:
     engine = service.engine(call, asked.model, (EMBEDDING,))
     options = embedding_options(engine, asked.dimensions, asked.normalize, asked.prompt_name)
     if not asked.truncate:
-        await service.in_pool(sum(map(len, texts)), lambda: check_whole(engine, texts, "input"))
+        prompt = check_prompt(engine, asked.prompt_name)
+        await service.in_pool(sum(map(len, texts)), lambda: check_whole(engine, texts, "input", prompt))
     rows, request = await service.encoded(call, engine, texts, "input", **options)
     values: Any = rows
     if asked.encoding_format == "base64":
@@ -60,9 +62,18 @@ def embedding_options(
         options |= {"truncate_dim": dimensions, "normalize": True}
     if normalize is not None:
         options["normalize"] = normalize
-    if prompt_name is not None:
-        options["prompt_name"] = prompt_name
+    if prompt_name is not None or engine.prompt_name is not None:
+        options["prompt_name"] = engine.prompt_name if prompt_name is None else prompt_name
+        check_prompt(engine, prompt_name)
     return options
+
+
+def check_prompt(engine: EncodeEngine, prompt_name: str | None) -> str:
+    """Return the prompt of a request, or raise the failure of an unknown name."""
+    try:
+        return engine.prompt_of(prompt_name)
+    except ValueError as error:
+        raise Failure("invalid", str(error), "prompt_name") from None
 
 
 def work_headers(call: Call, request: Any) -> tuple[tuple[str, str], ...]:
@@ -77,7 +88,8 @@ def work_headers(call: Call, request: Any) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _model(service: Service, engine: Engine) -> dict[str, Any]:
+def entry_of(service: Service, engine: Engine) -> dict[str, Any]:
+    """Return the entry of a model in lists of models."""
     found = {
         "id": engine.name,
         "object": "model",
@@ -86,21 +98,28 @@ def _model(service: Service, engine: Engine) -> dict[str, Any]:
         "max_model_len": engine.max_length,
         "kind": engine.kind,
         "weight_dtype": engine.weight_dtype,
+        "aliases": [alias for alias, name in service.config.aliases.items() if name == engine.name],
+        "queue": engine.load(),
     }
     return found | ({"dimensions": engine.model.embed_dim} if engine.kind == EMBEDDING else {})
 
 
 async def _models(service: Service, call: Call) -> Answer:
-    return answer({"object": "list", "data": [_model(service, engine) for engine in service.engines.values()]})
+    return answer({"object": "list", "data": [entry_of(service, engine) for engine in service.engines.values()]})
 
 
 async def _one_model(service: Service, call: Call) -> Answer:
     name = call.scope["path_params"]["name"]
-    return answer(_model(service, service.engine(call, name, tuple({each.kind for each in service.engines.values()}))))
+    return answer(
+        entry_of(service, service.engine(call, name, tuple({each.kind for each in service.engines.values()})))
+    )
 
 
 ENDPOINTS = [
-    *(Endpoint("POST", path, _embeddings) for path in ("/v1/embeddings", "/embeddings")),
-    Endpoint("GET", "/v1/models", _models),
-    Endpoint("GET", "/v1/models/{name:path}", _one_model),
+    *(
+        Endpoint("POST", path, _embeddings, body=_Embeddings, about="Embeddings, as the API of OpenAI has them")
+        for path in ("/v1/embeddings", "/embeddings")
+    ),
+    Endpoint("GET", "/v1/models", _models, about="All models"),
+    Endpoint("GET", "/v1/models/{name:path}", _one_model, about="A model"),
 ]

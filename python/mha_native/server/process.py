@@ -7,36 +7,47 @@ import os
 import signal
 import socket
 import stat
-import sys
 import threading
-from collections.abc import Iterator
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterator
 from types import FrameType
 
-import orjson
 import uvicorn
 
 from .application import Application
 from .config import Config
+from .connections import LimitedProtocol
+from .log import logged
 
 _log = logging.getLogger("mha_native.server")
 
 _Place = str | tuple[str, int]  # the path of a socket, or a host and a port
 
 
-def serve(config: Config, place: _Place, grace: float, log_format: str, log_level: str) -> int:
+def serve(
+    config: Config,
+    place: _Place,
+    grace: float,
+    log_format: str,
+    log_level: str,
+    *,
+    drain_delay: float = 0.0,
+    tls: tuple[str, str] | None = None,
+    reread: Callable[[], Config] | None = None,
+) -> int:
     """Serve the models of a configuration until a signal ends the process.
 
-    The line ``ready ADDRESS models=NAMES`` is on standard output when all models are open. Returns 0, or 1 if requests
-    were ended after `grace` seconds.
+    The line ``ready ADDRESS models=NAMES`` is on standard output when all models are open. After SIGTERM the server
+    takes requests for `drain_delay` seconds more. `tls` are the files of a certificate and its key; `reread` returns
+    the configuration that SIGHUP asks for. Returns 0, or 1 if requests were ended after `grace` seconds.
 
-    Raises the exception with which a model cannot be opened, or OSError if the socket cannot be opened.
+    Raises the exception with which a model cannot be opened, or OSError if the socket or `tls` cannot be opened.
     """
-    _set_log(log_format, log_level)
-    with _listening(place) as (listener, address):
+    with logged(log_format, log_level), listening(place) as (listener, address):
+        if tls is not None:
+            address = address.replace("http:", "https:", 1)
         if not config.api_keys and not isinstance(place, str) and not _is_of_this_machine(place[0]):
             _log.warning("the server needs no key, and other machines can reach %s", address)
-        server = _Server(config, grace, f"ready {address} models={','.join(config.models)}")
+        server = _Server(config, grace, drain_delay, tls, reread, address)
         server.run([listener])
     if server.error is not None:
         raise server.error
@@ -46,12 +57,22 @@ def serve(config: Config, place: _Place, grace: float, log_format: str, log_leve
 class _Server(uvicorn.Server):
     """A server of uvicorn that ends when its requests have ended, and prints a line when it is ready."""
 
-    def __init__(self, config: Config, grace: float, ready: str) -> None:
+    def __init__(
+        self,
+        config: Config,
+        grace: float,
+        drain_delay: float,
+        tls: tuple[str, str] | None,
+        reread: Callable[[], Config] | None,
+        address: str,
+    ) -> None:
         self._application = Application(config, self._loaded)
-        self._grace, self._ready = grace, ready
+        self._grace, self._delay, self._reread, self._address = grace, drain_delay, reread, address
         self.error: Exception | None = None
         self.has_drained = True
         self._draining: asyncio.Task[None] | None = None
+        self._reloading: set[asyncio.Task[None]] = set()
+        certificate, key = tls or (None, None)
         super().__init__(
             uvicorn.Config(
                 self._application,
@@ -62,17 +83,22 @@ class _Server(uvicorn.Server):
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=5,
                 h11_max_incomplete_event_size=16384,
+                http=LimitedProtocol,
                 ws="none",
                 backlog=2048,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
             )
         )
+        if tls is not None:
+            self.config.load()  # raises the error of a certificate now, and not in the middle of the start
 
     def _loaded(self, error: Exception | None) -> None:
         self.error = error
         if error is not None:
             self.should_exit = True
         elif not self._application.service.is_draining:
-            print(self._ready, flush=True)
+            print(f"ready {self._address} models={','.join(self._application.service.engines)}", flush=True)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -81,6 +107,8 @@ class _Server(uvicorn.Server):
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        if self._reread is not None and hasattr(signal, "SIGHUP"):  # not on Windows
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._handle_reload)
         try:
             yield
         finally:
@@ -94,18 +122,38 @@ class _Server(uvicorn.Server):
             return
         self._draining = asyncio.get_event_loop().create_task(self._drain())
 
+    def _handle_reload(self, sig: int, frame: FrameType | None) -> None:
+        task = asyncio.get_event_loop().create_task(self._reload())
+        self._reloading.add(task)
+        task.add_done_callback(self._reloading.discard)
+
+    async def _reload(self) -> None:
+        """Read the configuration again, and serve its models; without a valid one all stays as it is."""
+        assert self._reread is not None
+        try:
+            config = await asyncio.to_thread(self._reread)
+        except Exception as error:
+            _log.error("The configuration was not read again: %s", error)
+            return
+        await self._application.service.reload(config)
+
     async def _drain(self) -> None:
+        if self._delay:
+            self._application.service.is_leaving = True
+            await asyncio.sleep(self._delay)
         self.has_drained = await self._application.drain(self._grace)
         self.should_exit = True
 
 
 @contextlib.contextmanager
-def _listening(place: _Place) -> Iterator[tuple[socket.socket, str]]:
+def listening(place: _Place) -> Iterator[tuple[socket.socket, str]]:
     """Open a socket that listens, and return it with its address."""
     if not isinstance(place, str):
         host, port = place
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, port), family=family, backlog=2048) as listener:
+            # Accepted sockets have it, too. asyncio sets it for some sockets only, and headers go out before a body.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             shown = f"[{host}]" if ":" in host else host
             yield listener, f"http://{shown}:{listener.getsockname()[1]}"
         return
@@ -138,34 +186,3 @@ def _remove_stale(path: str) -> None:
 
 def _is_of_this_machine(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _set_log(log_format: str, level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JSON() if log_format == "json" else _Text("%(asctime)s %(levelname)s %(message)s"))
-    _log.handlers[:] = [handler]
-    _log.setLevel(level.upper())
-    _log.propagate = False
-
-
-class _JSON(logging.Formatter):
-    """A log with an object in each line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "ts": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line).decode()
-
-
-class _Text(logging.Formatter):
-    """A log for people."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
-        return " ".join(filter(None, (super().format(record), fields)))

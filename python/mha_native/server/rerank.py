@@ -6,18 +6,18 @@ from typing import Any
 import msgspec
 
 from .calls import Answer, Call, answer
-from .engines import EMBEDDING, LABELS, RERANKER
+from .config import EMBEDDING, ENTITIES, LABELS, RERANKER
 from .errors import Failure
 from .inputs import check_count, check_text, check_whole
 from .openai import work_headers
 from .service import Endpoint, Service
-from .tei import check_direction, embed, model_of, predict
+from .tei import check_direction, embed, model_of, predict, similarity
 
 
 class _Rank(msgspec.Struct):
     query: str
     texts: list[Any]
-    truncate: bool = True
+    truncate: bool | None = None
     truncation_direction: str = "right"
     raw_scores: bool = False
     return_text: bool = False
@@ -37,7 +37,7 @@ async def _rank(service: Service, call: Call) -> Answer:
     check_direction(asked.truncation_direction)
     pairs = _pairs(call, asked.query, asked.texts, "texts")
     engine = model_of(service, call, RERANKER)
-    if not asked.truncate:
+    if asked.truncate is False:
         size = sum(len(query) + len(text) for query, text in pairs)
         await service.in_pool(size, lambda: check_whole(engine, pairs, "texts"))
     order, scores, request = await _ranking(service, call, engine, pairs, "texts", asked.raw_scores)
@@ -99,18 +99,31 @@ async def _ranking(
 async def _of_body(service: Service, call: Call) -> Answer:
     """Answer /rerank, where clients of both kinds post: `documents` are those of Cohere, `texts` of the other."""
     call.is_tei = "documents" not in call.read(dict[str, Any])
+    call.is_cohere = not call.is_tei
     return await (_rank if call.is_tei else _rerank)(service, call)
 
 
 async def _of_kind(service: Service, call: Call) -> Answer:
-    """Answer by the kind of the first model, as the default path of Text Embeddings Inference does."""
-    kind = model_of(service, call, EMBEDDING, RERANKER, LABELS).kind
-    return await {EMBEDDING: embed, RERANKER: _rank, LABELS: predict}[kind](service, call)
+    """Answer by the kind of the first model, as the default path of Text Embeddings Inference does. Sentences to
+    compare come as an object."""
+    if isinstance(call.read(dict[str, Any]).get("inputs"), dict):
+        return await similarity(service, call)
+    kind = model_of(service, call, *_OF_KINDS).kind
+    return await _OF_KINDS[kind](service, call)
 
+
+_OF_KINDS = {EMBEDDING: embed, RERANKER: _rank, LABELS: predict, ENTITIES: predict}
+
+_ABOUT = "The best documents for a query"
 
 ENDPOINTS = [
-    Endpoint("POST", "/v1/rerank", _rerank),
-    Endpoint("POST", "/v2/rerank", _rerank),
-    Endpoint("POST", "/rerank", _of_body, is_tei=True),
-    *(Endpoint("POST", path, _of_kind, is_tei=True) for path in ("/", "/invocations")),
+    *(
+        Endpoint("POST", path, _rerank, is_cohere=True, body=_Rerank, about=f"{_ABOUT}, as Cohere and Jina have them")
+        for path in ("/v1/rerank", "/v2/rerank")
+    ),
+    Endpoint("POST", "/rerank", _of_body, is_tei=True, body=_Rank, about=f"{_ABOUT}; with documents as /v2/rerank"),
+    *(
+        Endpoint("POST", path, _of_kind, is_tei=True, about="The endpoint for the kind of the first model")
+        for path in ("/", "/invocations")
+    ),
 ]

@@ -6,21 +6,33 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ..functions.messages import listed
+from ..models.text.tokenizer import library_errors
 from .calls import Answer, Call, answer
-from .engines import EMBEDDING, LABELS, RERANKER
-from .errors import Failure
+from .config import EMBEDDING, ENTITIES, KINDS, LABELS, RERANKER
+from .engines import EncodeEngine, Engine
+from .errors import Failure, of_arguments
 from .inputs import check_count, check_text, check_whole, texts_of
-from .openai import embedding_options, work_headers
+from .openai import check_prompt, embedding_options, work_headers
 from .service import Endpoint, Service
+
+_POOLING = {"lasttoken": "last_token"}  # the name there
 
 
 class _Embed(msgspec.Struct):
     inputs: str | list[Any]
-    truncate: bool = True
+    truncate: bool | None = None
     truncation_direction: str = "right"
     prompt_name: str | None = None
     normalize: bool = True
     dimensions: int | None = None
+
+
+class _EmbedAll(msgspec.Struct):
+    inputs: str | list[Any]
+    truncate: bool | None = None
+    truncation_direction: str = "right"
+    prompt_name: str | None = None
 
 
 class _Sentences(msgspec.Struct):
@@ -29,7 +41,7 @@ class _Sentences(msgspec.Struct):
 
 
 class _Parameters(msgspec.Struct):
-    truncate: bool = True
+    truncate: bool | None = None
     truncation_direction: str = "right"
     prompt_name: str | None = None
 
@@ -41,15 +53,25 @@ class _Similarity(msgspec.Struct):
 
 class _Predict(msgspec.Struct):
     inputs: str | list[Any]
-    truncate: bool = True
+    truncate: bool | None = None
     truncation_direction: str = "right"
     raw_scores: bool = False
+    parameters: dict[str, Any] | None = None
 
 
 class _Tokenize(msgspec.Struct):
     inputs: str | list[Any]
     add_special_tokens: bool = True
     prompt_name: str | None = None
+
+
+class _Decode(msgspec.Struct):
+    ids: list[Any]
+    skip_special_tokens: bool = True
+
+
+class _Anything(msgspec.Struct):
+    inputs: Any = None
 
 
 def model_of(service: Service, call: Call, *kinds: str) -> Any:
@@ -70,13 +92,39 @@ async def embed(service: Service, call: Call) -> Answer:
     texts = texts_of(call, "inputs", asked.inputs)
     engine = model_of(service, call, EMBEDDING)
     options = embedding_options(engine, asked.dimensions, asked.normalize, asked.prompt_name)
-    if not asked.truncate:
-        await service.in_pool(sum(map(len, texts)), lambda: check_whole(engine, texts, "inputs"))
+    await check_cuts(service, engine, texts, asked.truncate, asked.prompt_name)
     rows, request = await service.encoded(call, engine, texts, "inputs", **options)
     return answer(np.ascontiguousarray(rows), work_headers(call, request))
 
 
-async def _similarity(service: Service, call: Call) -> Answer:
+async def check_cuts(
+    service: Service, engine: EncodeEngine, texts: list[str], truncate: bool | None, prompt_name: str | None
+) -> None:
+    """Raise the failure of texts that are too long, unless they may be cut."""
+    if truncate is False:
+        prompt = check_prompt(engine, prompt_name)
+        await service.in_pool(sum(map(len, texts)), lambda: check_whole(engine, texts, "inputs", prompt))
+
+
+async def _embed_all(service: Service, call: Call) -> Answer:
+    asked = call.read(_EmbedAll)
+    check_direction(asked.truncation_direction)
+    texts = texts_of(call, "inputs", asked.inputs)
+    if not all(isinstance(text, str) for text in texts):
+        raise Failure("invalid", "inputs: must be texts; vectors of tokens need their texts", "inputs")
+    engine = model_of(service, call, EMBEDDING)
+    options = embedding_options(engine, None, None, asked.prompt_name)
+    await check_cuts(service, engine, texts, asked.truncate, asked.prompt_name)
+    rows, request = await service.encoded(call, engine, texts, "inputs", per_token=True, **options)
+    headers = work_headers(call, request)
+    return await service.in_pool(sum(each.size for each in rows), lambda: answer(rows, headers))
+
+
+async def _embed_sparse(service: Service, call: Call) -> Answer:
+    raise Failure("kind", "/embed_sparse needs a model of SPLADE, which this server does not serve.")
+
+
+async def similarity(service: Service, call: Call) -> Answer:
     asked = call.read(_Similarity)
     parameters = asked.parameters or _Parameters()
     check_direction(parameters.truncation_direction)
@@ -87,8 +135,7 @@ async def _similarity(service: Service, call: Call) -> Answer:
     texts = [asked.inputs.source_sentence, *asked.inputs.sentences]
     engine = model_of(service, call, EMBEDDING)
     options = embedding_options(engine, None, True, parameters.prompt_name)
-    if not parameters.truncate:
-        await service.in_pool(sum(map(len, texts)), lambda: check_whole(engine, texts, "inputs"))
+    await check_cuts(service, engine, texts, parameters.truncate, parameters.prompt_name)
     rows, request = await service.encoded(call, engine, texts, "inputs", **options)
     return answer((rows[1:] @ rows[0]).tolist(), work_headers(call, request))
 
@@ -96,9 +143,14 @@ async def _similarity(service: Service, call: Call) -> Answer:
 async def predict(service: Service, call: Call) -> Answer:
     asked = call.read(_Predict)
     check_direction(asked.truncation_direction)
+    engine = model_of(service, call, LABELS, RERANKER, ENTITIES)
+    if engine.kind == ENTITIES:
+        return await _entities(service, call, engine, asked)
+    if asked.parameters:
+        names = listed(asked.parameters)
+        raise Failure("invalid", f"parameters: {names} is not supported; raw_scores gives logits", "parameters")
     is_one, texts = _texts_or_pairs(call, asked.inputs)
-    engine = model_of(service, call, LABELS, RERANKER)
-    if not asked.truncate:
+    if asked.truncate is False:
         size = sum(len(part) for text in texts for part in ([text] if isinstance(text, str) else text))
         await service.in_pool(size, lambda: check_whole(engine, texts, "inputs"))
     function = "none" if asked.raw_scores else None
@@ -108,6 +160,24 @@ async def predict(service: Service, call: Call) -> Answer:
         [{"label": labels[i], "score": float(row[i])} for i in np.argsort(-row, kind="stable")]  # the best first
         for row in scores
     ]
+    return answer(found[0] if is_one else found, work_headers(call, request))
+
+
+async def _entities(service: Service, call: Call, engine: EncodeEngine, asked: _Predict) -> Answer:
+    """Answer by the entities of texts, as the pipeline "token-classification" and its client have them."""
+    if asked.raw_scores or asked.truncate is False:
+        name = "raw_scores" if asked.raw_scores else "truncate"
+        raise Failure("invalid", f"{name}: a model of entities has probabilities of whole texts", name)
+    options = {name: value for name, value in (asked.parameters or {}).items() if value is not None}
+    known = ("aggregation_strategy", "ignore_labels", "stride")
+    if unknown := [name for name in options if name not in known]:
+        raise Failure("invalid", f"parameters: must be of {', '.join(known)}; got {unknown[0]}", "parameters")
+    is_one = isinstance(asked.inputs, str)
+    texts: list[Any] = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
+    check_count(call, "inputs", texts)
+    for i, text in enumerate(texts):
+        check_text(f"inputs[{i}]", text, "inputs")
+    found, request = await service.encoded(call, engine, texts, "inputs", **options)
     return answer(found[0] if is_one else found, work_headers(call, request))
 
 
@@ -129,27 +199,47 @@ def _texts_or_pairs(call: Call, given: Any) -> tuple[bool, list[Any]]:
 
 async def _tokenize(service: Service, call: Call) -> Answer:
     asked = call.read(_Tokenize)
-    if asked.prompt_name is not None:
-        raise Failure("invalid", "prompt_name: is not supported here; put the prompt before the text", "prompt_name")
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
     check_count(call, "inputs", texts)
     for i, text in enumerate(texts):
         check_text(f"inputs[{i}]", text, "inputs")
-    engine = model_of(service, call, EMBEDDING, RERANKER, LABELS)
+    engine = model_of(service, call, *KINDS)
+    library = _library(engine)
+    if engine.kind == EMBEDDING:
+        before = check_prompt(engine, asked.prompt_name)
+    elif asked.prompt_name is None:
+        before = ""
+    else:
+        raise Failure("invalid", "prompt_name: needs a model of embeddings", "prompt_name")
+    given = [before + text for text in texts]
     special = asked.add_special_tokens
-    found = await service.in_pool(
-        sum(map(len, texts)), lambda: engine.model.tokens_of(texts, add_special_tokens=special)
-    )
-    return answer([_tokens(text, tokens) for text, tokens in zip(texts, found, strict=True)])
+
+    def tokens() -> Answer:
+        with library_errors("the tokenizer failed"):
+            found = library.encode_batch(given, add_special_tokens=special)
+        return answer([_tokens(text, each) for text, each in zip(given, found, strict=True)])
+
+    try:
+        return await service.in_pool(sum(map(len, given)), tokens)
+    except ValueError as error:
+        raise of_arguments(error, "inputs") from error
+
+
+def _library(engine: Engine) -> Any:
+    """Return the tokenizer of a model, or raise the failure of a model without one."""
+    try:
+        return engine.library
+    except ValueError as error:
+        raise Failure("kind", str(error)) from error
 
 
 def _tokens(text: str, found: Any) -> list[dict[str, Any]]:
-    rows = zip(found.ids.tolist(), found.tokens, found.offsets.tolist(), found.special.tolist(), strict=True)
+    rows = zip(found.ids, found.tokens, found.offsets, found.special_tokens_mask, strict=True)
     return [
         {
             "id": number,
             "text": token if special else text[begin:end],
-            "special": special,
+            "special": bool(special),
             "start": None if special else begin,
             "stop": None if special else end,
         }
@@ -157,9 +247,26 @@ def _tokens(text: str, found: Any) -> list[dict[str, Any]]:
     ]
 
 
+async def _decode(service: Service, call: Call) -> Answer:
+    asked = call.read(_Decode)
+    lists = asked.ids if asked.ids and isinstance(asked.ids[0], list) else [asked.ids]
+    check_count(call, "ids", asked.ids)
+    engine = model_of(service, call, *KINDS)
+    library = _library(engine)
+    most = library.get_vocab_size()
+    for i, ids in enumerate(lists):
+        if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < most for token in ids):
+            raise Failure("invalid", f"ids[{i}]: must be tokens from 0 to {most - 1}", "ids")
+    skips = asked.skip_special_tokens
+    decode = lambda: library.decode_batch(lists, skip_special_tokens=skips)  # noqa: E731
+    return answer(await service.in_pool(sum(map(len, lists)), decode))
+
+
 async def _info(service: Service, call: Call) -> Answer:
-    engine = model_of(service, call, *(each.kind for each in service.engines.values()))
+    engine = model_of(service, call, *KINDS)
     types: dict[str, Any] = {engine.kind: {}}
+    if engine.kind == EMBEDDING:
+        types = {EMBEDDING: {"pooling": "+".join(_POOLING.get(mode, mode) for mode in engine.model.pooling_modes)}}
     if engine.kind in (LABELS, RERANKER):
         names = engine.model.labels
         types[engine.kind] = {
@@ -185,10 +292,17 @@ async def _info(service: Service, call: Call) -> Answer:
     )
 
 
+def _endpoint(path: str, respond: Any, body: type, about: str) -> Endpoint:
+    return Endpoint("POST", path, respond, is_tei=True, body=body, about=about)
+
+
 ENDPOINTS = [
-    Endpoint("POST", "/embed", embed, is_tei=True),
-    Endpoint("POST", "/similarity", _similarity, is_tei=True),
-    Endpoint("POST", "/predict", predict, is_tei=True),
-    Endpoint("POST", "/tokenize", _tokenize, is_tei=True),
-    Endpoint("GET", "/info", _info, is_tei=True),
+    _endpoint("/embed", embed, _Embed, "Embeddings of texts"),
+    _endpoint("/embed_all", _embed_all, _EmbedAll, "Vectors of all tokens of texts"),
+    _endpoint("/embed_sparse", _embed_sparse, _Anything, "Is refused: no model of this server is of this kind"),
+    _endpoint("/similarity", similarity, _Similarity, "Products of the embedding of a text with those of others"),
+    _endpoint("/predict", predict, _Predict, "Labels of texts or pairs with their scores, or entities in texts"),
+    _endpoint("/tokenize", _tokenize, _Tokenize, "Tokens of whole texts with their places"),
+    _endpoint("/decode", _decode, _Decode, "Texts of tokens"),
+    Endpoint("GET", "/info", _info, is_tei=True, about="The facts of a model and the limits of the server"),
 ]

@@ -96,7 +96,8 @@ class EncodeBatcher:
             As for the call of the model: `SentenceEncoder.encode`, which here also takes integers [T] for tokens, as
             `encode_tokens` does, `TextClassifier.predict_proba`, `TokenClassifier`, or `CrossEncoder.predict`.
         **options
-            Arguments of that call: ``prompt_name``, ``prompt``, ``truncate_dim`` and ``normalize``;
+            Arguments of that call: ``prompt_name``, ``prompt``, ``truncate_dim`` and ``normalize``, or ``per_token``
+            for the vectors of the tokens of each text, as by `SentenceEncoder.encode_to_rows`;
             ``function_to_apply``; ``aggregation_strategy``, ``ignore_labels`` and ``stride``; or ``prompt_name``,
             ``prompt`` and ``activation_fn``.
 

@@ -237,8 +237,16 @@ def test_state_of_the_server(server: Running, encoder: SentenceEncoder) -> None:
     assert get("/health", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
     assert get("/health", headers={"x-request-id": "a b"}).headers["x-request-id"] != "a b"
     assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
+    assert server.client.post("/embed", json={"inputs": ["a"] * 9}).status_code == 422
+    assert server.client.post("/embed?model=rank", json={"inputs": "a"}).status_code == 424
     text = get("/metrics").text
     for name in (
+        'te_request_failure{err="batch_size"}',
+        'te_request_failure{err="model_type"}',
+        'te_batch_next_size_bucket{le="2.0"}',
+        "te_embed_tokenization_duration_count",
+        "te_predict_inference_duration_bucket",
+        'mha_native_model_loaded{kind="reranker",model="rank",weight_dtype="float32"} 1.0',
         "te_request_count{",
         "te_queue_size 0.0",
         "mha_native_http_requests_total{",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -94,7 +95,13 @@ def test_completions_are_those_of_the_model(server: Running, model: CausalLM) ->
     assert (cut["text"], cut["finish_reason"]) == (text[: text.index(stop)], "stop")
 
 
+def _counts(metrics: str) -> dict[str, float]:
+    found = re.findall(r'vllm:(\w+)_count\{model_name="tiny"\} (\S+)', metrics)
+    return {name: float(count) for name, count in found}
+
+
 def test_conversations_are_those_of_the_model(server: Running, model: CausalLM) -> None:
+    before = _counts(server.client.get("/metrics").text)
     text = model.chat(SAME, max_new_tokens=12)  # the most of this server
     body = {"messages": MESSAGES, "temperature": 0, "response_format": {"type": "text"}, "tools": []}
     found = server.client.post("/v1/chat/completions", json=body | {"logprobs": True, "top_logprobs": 2}).json()
@@ -115,6 +122,10 @@ def test_conversations_are_those_of_the_model(server: Running, model: CausalLM) 
     text = server.client.get("/metrics").text
     assert 'vllm:request_success_total{finished_reason="length",model_name="tiny"}' in text
     assert 'vllm:kv_cache_usage_perc{model_name="tiny"} 0.0' in text
+    after = _counts(text)
+    new = {name: after[name] - before.get(name, 0) for name in after}
+    assert (new["request_prefill_time_seconds"], new["request_generation_tokens"]) == (2, 2)
+    assert new["inter_token_latency_seconds"] >= 22  # of two texts of 12 tokens
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import shutil
 import signal
+import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -23,6 +27,11 @@ pytest.importorskip("httpx")
 import http_server  # noqa: F401  skips without the packages of a server
 import httpx
 import tiny_bert
+
+from mha_native.__main__ import main
+from mha_native.commands.serve import OPTIONS
+from mha_native.server import Config
+from mha_native.server.process import listening
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +111,130 @@ def test_a_socket_of_one_user(model: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert end(process)[0] == 0
     assert not place.exists()
+
+
+def test_answers_do_not_wait_for_packets_to_fill() -> None:
+    with listening(("127.0.0.1", 0)) as (listener, url):
+        place = url.removeprefix("http://").split(":")
+        with socket.create_connection((place[0], int(place[1]))), listener.accept()[0] as connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def _certificate(place: Path) -> tuple[Path, Path]:
+    command = shutil.which("openssl") or pytest.skip("needs the program openssl")
+    certificate, key = place / "certificate.pem", place / "key.pem"
+    subprocess.run(
+        [command, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return certificate, key
+
+
+def test_a_file_of_options_that_is_read_again(model: Path, tmp_path: Path) -> None:
+    certificate, key = _certificate(tmp_path)
+    keys, settings = tmp_path / "keys", tmp_path / "serve.toml"
+    keys.write_text("one\n")
+    content = f"""
+        port = 1
+        max-inputs = 3
+        api_key_file = "{keys}"
+        tls_certificate = "{certificate}"
+        tls_key = "{key}"
+        drain-delay = 0.4
+        keep_going = true
+        [aliases]
+        text-embedding-3-small = "first"
+        [models]
+        missing = "/nowhere/model"
+        [models.first]
+        path = "{model}"
+        weight_dtype = "int8"
+    """.replace("max-inputs", "max_inputs").replace("drain-delay", "drain_delay")
+    settings.write_text(content)
+    process = start("--config", str(settings), "--port", "0", MHA_NATIVE_SERVE_MAX_INPUTS="2")
+    ready, url, names = first_line(process).split()
+    assert (ready, names) == ("ready", "models=first")
+    assert url.startswith("https://127.0.0.1:")
+    with httpx.Client(
+        base_url=url, verify=ssl.create_default_context(cafile=str(certificate)), trust_env=False
+    ) as client:
+
+        def status(key: str, **body: object) -> int:
+            headers = {"authorization": f"Bearer {key}"}
+            found = client.post("/v1/embeddings", json={"input": "a", **body}, headers=headers).status_code
+            return int(found)
+
+        assert status("one", model="text-embedding-3-small") == 200
+        assert status("one", input=["a"] * 3) == 400  # the environment counts before the file
+        settings.write_text("models = 3")
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert status("one") == 200
+        settings.write_text(
+            content.replace("int8", "float32")
+            .replace("[models.first]", "[models.second]")
+            .replace('"first"', '"second"')
+        )
+        keys.write_text("two\nthree\n")
+        process.send_signal(signal.SIGHUP)
+        end_of_wait = time.monotonic() + 10
+        while status("two", model="second") != 200:
+            assert time.monotonic() < end_of_wait
+            time.sleep(0.05)
+        assert (status("one"), status("three", model="first")) == (401, 404)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.15)
+        assert client.get("/ready").status_code == 503
+        assert status("two") == 200  # for the time of drain_delay
+    code, err = end(process)
+    assert code == 0
+    assert "was not read again" in err
+    assert "missing could not be opened" in err
+
+
+# The content of a file, and words of the message.
+FILES = [
+    ("prot = 1", "prot is not known; did you mean port?"),
+    ("api-key = ['a']", "did you mean api_key?"),
+    ("zzz = 1", "known keys are"),
+    ("port = [1]", "port: must be a single value"),
+    ("port = 'x'", "port: must be an integer"),
+    ("keep_going = 'maybe'", "keep_going: must be true or false"),
+    ("api_key = 'a'", "api_key: must be a list"),
+    ("dtype = 'int3'", "dtype: must be one of"),
+    ("models = ['a']", "models must be a table"),
+    ("models.a = 1", "models.a: must be a path, or a table"),
+    ("models.a.paht = 'b'", "did you mean path?"),
+    ("models.a.kind = 'embedding'", "must have the key path"),
+    ("models.a = {path = 'b', kind = 'x'}", "kind must be one of embedding"),
+    ("a = ", "is not valid TOML"),
+    ("models.a = 'b'\naliases.c = 'd'", "aliases must name models, a"),
+    ("models.a = 'b'\ntls_key = 'c'", "need each other"),
+    ("models.a = 'b'\ntls_key = 'c'\ntls_certificate = 'd'", "No such file"),
+    ("models.a = 'b'\nroot_path = 'c'", "root_path"),
+]
+
+
+def test_files_that_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "serve.toml"
+    for content, words in FILES:
+        path.write_text(content)
+        assert main(["serve", "--port", "0", "--config", str(path)]) == 2
+        assert words in (err := capfd.readouterr().err), (content, err)
+        assert "Traceback" not in err
+
+
+def test_every_option_is_in_the_document() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "serve.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.partition("## Options")[2].splitlines() if line.startswith("| `--")]
+    flags = [row[1].strip().strip("`").split()[0] for row in rows]
+    assert flags == [option.flag for option in OPTIONS]
+    fields = {name.strip().strip("`") for row in rows for name in row[2].split(",") if name.strip() != "-"}
+    assert fields == {field.name for field in dataclasses.fields(Config)}
+    for row, option in zip(rows, OPTIONS, strict=True):
+        shown = row[3].strip().strip("`").replace(",", "")
+        assert shown == ("-" if option.default in (None, False, "") else str(option.default)), row
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ import uvicorn
 
 from mha_native.server.application import Application
 from mha_native.server.config import Config
+from mha_native.server.process import listening
 from mha_native.server.service import Service
 
 
@@ -42,8 +42,7 @@ class Running(NamedTuple):
 def running(config: Config) -> Iterator[Running]:
     """Serve until the end of the context. The models are open at its begin."""
     application = Application(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with listening(("127.0.0.1", 0)) as (listener, url):
         server = uvicorn.Server(uvicorn.Config(application, lifespan="on", log_config=None, ws="none"))
         loops: list[asyncio.AbstractEventLoop] = []
 

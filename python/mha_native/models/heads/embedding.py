@@ -61,6 +61,11 @@ class Head:
         return self._config.features
 
     @property
+    def pooling_modes(self) -> tuple[str, ...]:
+        """The forms of pooling whose results are concatenated."""
+        return self._config.pooling.modes
+
+    @property
     def pools_prompts(self) -> bool:
         """Whether the tokens of a prompt are pooled."""
         return self._config.pooling.include_prompt

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -21,6 +21,7 @@ from ..files.sentence_files import SentenceConfig, read_sentence_config, setting
 from ..text.batching import batches, packed, slabs
 from ..text.chat_template import ChatTemplate
 from ..text.inputs import text_or_pair
+from ..text.text_call import TokensOfText
 from ..text.tokenizer import Tokenizer, require_library
 from .labels import Labels
 
@@ -33,6 +34,20 @@ _WORDS_OF_PARTS = ("content[0]", ".type", "'type'", '"type"', "item.type", "mess
 _FILLERS = ("0", "1 2 3 4")
 
 Pair = tuple[str, str]
+
+
+class _Answers(NamedTuple):
+    """The head of pairs whose last token is followed by an answer."""
+
+    model: Model
+    tokens: tuple[int, ...]  # of "yes", and perhaps of "no"
+
+    def __call__(
+        self, rows: NDArray[Any], cu_seqlens: NDArray[np.int64], num_threads: int | None
+    ) -> NDArray[np.float32]:
+        chosen = self.model.logits(rows[cu_seqlens[1:] - 1], num_threads)[:, self.tokens].astype(np.float32)
+        scores: NDArray[np.float32] = chosen[:, :1] - chosen[:, 1:].sum(axis=1, keepdims=True)
+        return scores
 
 
 class TokenRanker:
@@ -79,20 +94,36 @@ class TokenRanker:
         for batch in batches(self._tokenized(what, inputs, prompt)):
             tokens, cu_seqlens = packed(batch)
             with in_the_name_of(what):
-                rows = self.model.hidden_states(tokens, cu_seqlens, num_threads)[cu_seqlens[1:] - 1]
-                chosen = self.model.logits(rows, num_threads)[:, self._answers].astype(np.float32)
-            yield chosen[:, :1] - chosen[:, 1:].sum(axis=1, keepdims=True)
+                rows = self.model.hidden_states(tokens, cu_seqlens, num_threads)
+                scores = self._head(rows, cu_seqlens, num_threads)
+            yield scores
+
+    def texts_of(self, what: str, inputs: Iterable[Any], prompt: str) -> list[TokensOfText]:
+        """Return the tokens of pairs, whose results are the scores [1]. The arguments are as for `logits`."""
+        head = self._head
+        return [TokensOfText(ids, [], head) for ids in self._tokenized(what, inputs, prompt)]
+
+    def count_tokens(self, what: str, inputs: Iterable[Any], prompt: str) -> list[int]:
+        """Return the number of tokens of whole pairs, before any cut. The arguments are as for `logits`."""
+        return [len(encoding.ids) for encoding in self._encodings(what, inputs, prompt)]
+
+    @property
+    def _head(self) -> _Answers:
+        return _Answers(self.model, self._answers)
 
     def _tokenized(self, what: str, inputs: Iterable[Any], prompt: str) -> Iterator[list[int]]:
         most = self.config.max_seq_length
         suffix = self._suffix(prompt)[-most:]
+        for encoding in self._encodings(what, inputs, prompt):
+            # The end of the template follows a text that is cut.
+            yield encoding.ids if len(encoding.ids) < most else [*encoding.ids[: most - len(suffix)], *suffix]
+
+    def _encodings(self, what: str, inputs: Iterable[Any], prompt: str) -> Iterator[Any]:
         for slab in slabs(_pairs(what, inputs)):
             with in_the_name_of(what):
                 texts = [self._rendered(pair, prompt) for pair in slab]
                 encodings = self._library.encode_batch(texts, add_special_tokens=False)
-            for encoding in encodings:
-                # The end of the template follows a text that is cut.
-                yield encoding.ids if len(encoding.ids) < most else [*encoding.ids[: most - len(suffix)], *suffix]
+            yield from encodings
 
     def _suffix(self, prompt: str) -> list[int]:
         """Return the tokens that the template ends with, whatever the texts are."""

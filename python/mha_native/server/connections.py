@@ -1,0 +1,79 @@
+"""Limits of connections: the time and the size of the headers of a request, and clients that take no data."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+HEADER_SECONDS = 10.0  # from the first byte of a request to the end of its headers
+STALLED_SECONDS = 11.0  # in which a client takes no data, a second more than the application waits with a stream
+_HEADER_BYTES = 16384
+
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as _Protocol
+else:
+    _Protocol = AutoHTTPProtocol
+
+
+class LimitedProtocol(_Protocol):
+    """A connection of uvicorn that ends when its client sends headers too slowly, or takes no data. uvicorn itself
+    waits for both without an end."""
+
+    _headers_timer: asyncio.TimerHandle | None = None
+    _stalled_timer: asyncio.TimerHandle | None = None
+    _num_bytes = 0  # of headers so far
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        # As after a request: a client that sends nothing has the time of an idle connection.
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def data_received(self, data: bytes) -> None:
+        last = self.cycle
+        super().data_received(data)
+        if self.cycle is not last or (last is not None and not last.response_complete):  # a request has its headers
+            self._stop_headers()
+            return
+        self._num_bytes += len(data)
+        if self._num_bytes > _HEADER_BYTES:
+            self._refuse(_TOO_LARGE)
+        elif self._headers_timer is None:
+            self._headers_timer = self.loop.call_later(HEADER_SECONDS, self._refuse, _TOO_SLOW)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled_timer = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_stalled()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self._stop_headers()
+        self._stop_stalled()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End an idle connection, also one whose client has not taken its last answer."""
+        self.transport.abort()
+
+    def _refuse(self, answer: bytes) -> None:
+        self._stop_headers()
+        if not self.transport.is_closing():
+            self.transport.write(answer)
+            self.transport.close()
+
+    def _stop_headers(self) -> None:
+        self._num_bytes = 0
+        if self._headers_timer is not None:
+            self._headers_timer.cancel()
+            self._headers_timer = None
+
+    def _stop_stalled(self) -> None:
+        if self._stalled_timer is not None:
+            self._stalled_timer.cancel()
+            self._stalled_timer = None

@@ -1,0 +1,110 @@
+"""The log of a server: its lines, and a thread that writes them, so that a full pipe stops no request."""
+
+import contextlib
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from time import sleep
+from typing import TextIO
+
+import orjson
+
+_LOGGERS = ("mha_native.server", "uvicorn", "asyncio")
+_MOST_LINES = 10_000  # that wait for the thread; later ones are dropped and counted
+_SECONDS = 0.02  # between two writes
+_LAST_SECONDS = 1.0  # for the lines that are left at the end
+
+
+@contextlib.contextmanager
+def logged(log_format: str, level: str) -> Iterator[None]:
+    """Write the log to standard error while the context lasts, as "text" or "json"."""
+    handler = _Handler(sys.stderr)
+    handler.setFormatter(_JSON() if log_format == "json" else _Text("%(asctime)s %(levelname)s %(message)s"))
+    before = []
+    for name in _LOGGERS:
+        logger = logging.getLogger(name)
+        before.append((logger, logger.handlers[:], logger.level, logger.propagate))
+        logger.handlers[:], logger.propagate = [handler], False
+        logger.setLevel(level.upper() if name == _LOGGERS[0] else logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, handlers, number, propagates in before:
+            logger.handlers[:], logger.propagate = handlers, propagates
+            logger.setLevel(number)
+        handler.close()
+
+
+class _Handler(logging.Handler):
+    """Lines for a thread that writes them to a file, some at once."""
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__()
+        self._file = file
+        self._lines: deque[str] = deque()
+        self._num_dropped = 0
+        self._has_lines = threading.Event()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="mha_native.server.log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self._lines) >= _MOST_LINES:
+            self._num_dropped += 1
+            return
+        try:
+            self._lines.append(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
+            return
+        if not self._has_lines.is_set():
+            self._has_lines.set()
+
+    def close(self) -> None:
+        """Write the lines that are left, unless the file takes none for some time."""
+        self._is_closed = True
+        self._has_lines.set()
+        self._thread.join(_LAST_SECONDS)
+        super().close()
+
+    def _run(self) -> None:
+        while True:
+            self._has_lines.wait()
+            is_last = self._is_closed
+            self._has_lines.clear()
+            lines = [self._lines.popleft() for _ in range(len(self._lines))]
+            dropped, self._num_dropped = self._num_dropped, 0
+            if dropped:
+                lines.append(f"{dropped} lines of the log were dropped: nobody has read them in time\n")
+            with contextlib.suppress(OSError, ValueError):  # a full disk, or a closed file, stops no request
+                self._file.write("".join(lines))
+                self._file.flush()
+            if is_last:
+                return
+            sleep(_SECONDS)
+
+
+class _JSON(logging.Formatter):
+    """A log with an object in each line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "ts": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line).decode()
+
+
+class _Text(logging.Formatter):
+    """A log for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
+        return " ".join(filter(None, (super().format(record), fields)))
