@@ -132,7 +132,7 @@ def test_a_stream_that_stands_still_ends(monkeypatch: pytest.MonkeyPatch) -> Non
 
     async def run() -> None:
         scope = {"type": "http", "method": "POST", "headers": [], "query_string": b""}
-        call = Call(scope, asyncio.Queue[Any]().get, send, Config({"a": "a"}), False)  # type: ignore[arg-type]
+        call = Call(scope, asyncio.Queue[Any]().get, send, Config({"a": "a"}), False)
         call.cancel_by(lambda: stopped.append(str(call.why_stopped)))
         with pytest.raises(ClientGone):
             await call.send(Answer(pieces()))
@@ -171,7 +171,8 @@ def nonsense(seed: int) -> bytes:
     rng = random.Random(seed)
     deep = "[" * 10_000
     bodies = [b"", b"{", b"\xff\xfe", b"[]", b"null", b'{"input": NaN}', b'{"input": 1e999}', deep.encode(), BODY[:-3]]
-    bodies += [json.dumps({"input": each}).encode() for each in (None, 3, [], [[]], ["a", 3], {"a": "b"}, "", [""] * 9)]
+    inputs: list[Any] = [None, 3, [], [[]], ["a", 3], {"a": "b"}, "", [""] * 9]
+    bodies += [json.dumps({"input": each}).encode() for each in inputs]
     bodies += [b'{"input": "a", "dimensions": %s}' % each for each in (b"0", b"-1", b'"a"', b"1e400", b"[]")]
     bodies.append(bytes(rng.randrange(256) for _ in range(rng.randrange(200))))
     body = rng.choice(bodies)
