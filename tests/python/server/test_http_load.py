@@ -119,7 +119,7 @@ def test_four_times_the_capacity(model: Path, monkeypatch: pytest.MonkeyPatch, s
         before = len(times[200])
         with_clients(server.url, 1, by_the_clock)
         assert (len(times[200]) - before) / seconds > 0.7 * best
-        assert len(times[429]) > 100 * seconds
+        assert len(times[429]) > len(times[200]) - before  # the clients, on the same machine, have sent enough
         assert statistics.median(times[429]) < 0.5 * statistics.median(
             times[200][before:]
         )  # nobody waits for a refusal
