@@ -1,9 +1,10 @@
-"""Pretrained models, read from their files: dense and sparse embeddings, labels of texts, entities, language models."""
+"""Pretrained models, read from their files: dense and sparse embeddings, labels of texts, entities, language, speech."""
 
 from .causal_lm import CausalLM, Completion, GenerationStatistics, TextScore, TokenLogprobs
 from .sentence_encoder import SentenceEncoder
 from .seq2seq_lm import GeneratedText, Seq2SeqLM
 from .sparse_encoder import SparseEmbeddings, SparseEncoder
+from .speech_seq2seq import EncodedSpeech, SpeechDecoder, SpeechSeq2Seq
 from .text.tokenizer import TokenizedText
 from .text_classifier import TextClassifier
 from .token_classifier import TokenClassifier
@@ -11,12 +12,15 @@ from .token_classifier import TokenClassifier
 __all__ = [
     "CausalLM",
     "Completion",
+    "EncodedSpeech",
     "GeneratedText",
     "GenerationStatistics",
     "SentenceEncoder",
     "Seq2SeqLM",
     "SparseEmbeddings",
     "SparseEncoder",
+    "SpeechDecoder",
+    "SpeechSeq2Seq",
     "TextClassifier",
     "TextScore",
     "TokenClassifier",

@@ -126,7 +126,7 @@ class StackNames(NamedTuple):
     """The names of the tensors of a stack; "" for tensors that it lacks."""
 
     blocks: BlockNames
-    front_end: TokensNames = TokensNames()
+    front_end: Any = TokensNames()  # or a `FramesNames`
     final_norm: str = ""
     position_bias: str = ""  # the table [buckets, H] of the bias by distance; with {}: of layer {}
     relative: str = ""  # the table [2 span, E] of relative positions
