@@ -239,6 +239,7 @@ struct GivenExtras {
         {PyUnicode_InternFromString("caches"), &GivenExtras::caches},
         {PyUnicode_InternFromString("new_lengths"), &GivenExtras::new_lengths},
         {PyUnicode_InternFromString("sequences"), &GivenExtras::sequences},
+        {PyUnicode_InternFromString("memory_sequences"), &GivenExtras::memory_sequences},
         {PyUnicode_InternFromString("need_weights"), &GivenExtras::need_weights}};
     for (const auto& [name, field] : fields) {
       PyObject* const value = PyDict_GetItemWithError(given.ptr(), name);
@@ -247,7 +248,7 @@ struct GivenExtras {
   }
 
   py::handle cu_seqlens, memory, memory_caches, memory_options, layer_options, caches, new_lengths, sequences,
-      need_weights;
+      memory_sequences, need_weights;
 };
 
 // Score options of each layer, or of the attention to the memory alone: a sequence of dicts, or None.
@@ -302,7 +303,8 @@ py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given
                                           {"cu_seqlens", given.cu_seqlens},
                                           {"new_lengths", given.new_lengths},
                                           {"out", out},
-                                          {"sequences", given.sequences}});
+                                          {"sequences", given.sequences},
+                                          {"memory_sequences", given.memory_sequences}});
   const ArrayArguments arrays(function, list, layers.dtype(), kOwner);
   const bool is_ragged = arrays.given(2);
   const bool with_weights = !given.need_weights.is_none() && boolean(function, "need_weights", given.need_weights);
@@ -310,13 +312,16 @@ py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given
     throw py::value_error(stack.name + ": cu_seqlens cannot be combined with need_weights or new_lengths");
   if (arrays.given(5) && (!is_ragged || given.caches.is_none()))
     throw py::value_error(stack.name + ": sequences needs cu_seqlens and caches");
+  if (arrays.given(6) && (!is_ragged || given.memory_caches.is_none()))
+    throw py::value_error(stack.name + ": memory_sequences needs cu_seqlens and memory_caches");
   if (layers.layer(0).cross_attention && given.memory.is_none() && given.memory_caches.is_none())
     throw py::type_error(stack.name + ": either memory or memory_caches must be given");
   const TensorView rows = arrays.tensor(0, 2, is_ragged ? 2 : 3);
   const std::vector<std::int64_t> offsets = is_ragged ? arrays.offsets(2) : std::vector<std::int64_t>{};
   const Index batch = is_ragged ? static_cast<Index>(offsets.size()) - 1 : rows.rank == 3 ? rows.extents[0] : 1;
   const std::vector<std::int64_t> sequences = RaggedArgument::integers_of_batch(arrays, 5, batch);
-  const ScoreOptions options(of_all, arrays, 6, num_threads, batch, rows);
+  const std::vector<std::int64_t> memories = RaggedArgument::integers_of_batch(arrays, 6, batch);
+  const ScoreOptions options(of_all, arrays, 7, num_threads, batch, rows);
   const OptionSets of_layers(function, given.layer_options, kOptionNames, x, rows, batch);
   const py::tuple memory_options = given.memory_options.is_none() ? py::tuple() : py::make_tuple(given.memory_options);
   const OptionSets of_memory(function, memory_options, kMemoryOptionNames, x, rows, batch);
@@ -332,6 +337,7 @@ py::object forward_stack(const Stack& stack, py::handle x, const py::dict& given
   extras.caches = caches.data();
   extras.new_lengths = counts.data();
   if (arrays.given(5)) extras.sequences = sequences.data();
+  if (arrays.given(6)) extras.memory_sequences = memories.data();
   const NewArray result = output_or_new(arrays, 4, out, 2, kMaxRank, rows, rows.extents[rows.rank - 1]);
   std::optional<NewWeights> weights;
   if (with_weights) extras.weights = weights.emplace(arrays, layers, rows, caches, counts).views.data();
@@ -421,7 +427,8 @@ void bind_transformer(py::module_& m) {
            "output_norms, placement of norms: 0 after, 1 before, 2 parallel)")
       .def("forward", &forward_stack,
            "(x, options, extras, out, num_threads) -> out or (out, weights): extras are entries cu_seqlens, memory, "
-           "memory_caches, memory_options, layer_options, caches, new_lengths, sequences, need_weights");
+           "memory_caches, memory_options, layer_options, caches, new_lengths, sequences, memory_sequences, "
+           "need_weights");
   m.def("add_and_normalize", &add, "(x, residual, norm or None, sum or None, num_threads) -> (sum, out or None)");
   m.def("sinusoidal_positions", &positions, "(length, embed_dim, first_position, dtype) -> positions");
 }

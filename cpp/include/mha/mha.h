@@ -604,6 +604,7 @@ typedef struct mha_transformer_extras {  /* TransformerExtras; each may be null 
   mha_cache* const* caches;                    /* [count]: one for each layer, which keys and values of the call join */
   const int64_t* new_lengths;                  /* [B]: with caches, only the first new_lengths[b] rows of x count */
   const int64_t* sequences;                    /* [num_sequences]: of a ragged batch over caches: mha_ragged_batch */
+  const int64_t* memory_sequences;             /* [num_sequences]: the memory of each sequence of a ragged batch */
   const mha_tensor* weights;                   /* [count]: for each layer [B, H, T, Tk], or rank 0: not wanted */
 } mha_transformer_extras;
 /* layers: [count], all with a cross_attention, or none. The stack shares the weights of the parts, whose handles may be
@@ -617,7 +618,7 @@ MHA_API mha_status mha_transformer_forward(const mha_transformer* transformer, c
                                            const mha_tensor* out, const mha_attention_options* options,
                                            const mha_transformer_extras* extras) MHA_NOEXCEPT;
 /* x: [N, E]; cu_seqlens: [num_sequences + 1], where sequences begin, and N; options may be null, and extras, of which a
- * ragged batch takes layer_options, caches and sequences. */
+ * ragged batch takes memory_caches, memory_options, layer_options, caches, sequences and memory_sequences. */
 MHA_API mha_status mha_transformer_forward_varlen(const mha_transformer* transformer, const mha_tensor* x,
                                                   const int64_t* cu_seqlens, ptrdiff_t num_sequences,
                                                   const mha_tensor* out, const mha_attention_options* options,

@@ -157,6 +157,9 @@ struct TransformerExtras {
   const std::int64_t* new_lengths = nullptr;
   /// [num_sequences] or null: of a ragged batch over caches, as in RaggedBatch.
   const std::int64_t* sequences = nullptr;
+  /// [num_sequences] or null: of a ragged batch with memory_caches, the sequence of them that each sequence reads.
+  /// Several neighbours may read the same one; null: sequence b reads sequence b.
+  const std::int64_t* memory_sequences = nullptr;
   /// [count] or null: the softmax weights of the heads of self-attention in each layer, [B, H, T, Tk]; an empty view:
   /// not wanted.
   const MutableTensorView* weights = nullptr;
@@ -182,13 +185,13 @@ class MHA_API TransformerStack {
   void forward(const TensorView& x, const MutableTensorView& out, const AttentionOptions& options = {},
                const TransformerExtras& extras = {}) const;
 
-  /// The same for sequences one after another, without padding, if there is no cross-attention. A row has the same bits
-  /// as in forward() on its sequence. With caches the rows of each sequence follow its tokens: one call takes prompts
-  /// of different length, chunks of prompts, and single steps.
+  /// The same for sequences one after another, without padding. A row has the same bits as in forward() on its
+  /// sequence. With caches the rows of each sequence follow its tokens: one call takes prompts of different length,
+  /// chunks of prompts, and single steps. Cross-attention reads memory_caches; a memory has no ragged form.
   ///
   /// @param x          [N, E]
   /// @param cu_seqlens [num_sequences + 1]: where sequences begin, and the end of the last, N
-  /// @param extras     caches with `sequences`, and layer_options
+  /// @param extras     caches with `sequences`, memory_caches with `memory_sequences`, memory_options, layer_options
   void forward_varlen(const TensorView& x, const std::int64_t* cu_seqlens, Index num_sequences,
                       const MutableTensorView& out, const AttentionOptions& options = {},
                       const TransformerExtras& extras = {}) const;

@@ -79,7 +79,13 @@ PartsOfCall parts_of(const StackOfLayers& stack, Index i, const StackArguments& 
 
 void run(const StackOfLayers& stack, const StackArguments& given) {
   const FloatingPointState state;
-  const StackArguments a = validate(stack.sizes, stack.count(), given);
+  StackArguments a = validate(stack.sizes, stack.count(), given);
+  std::optional<RowsOfMemories> memories;
+  if (a.ragged && a.extras.memory_caches)
+    a.memories = &memories
+                      .emplace(a.function, *a.ragged, a.extras.memory_sequences,
+                               a.extras.memory_caches[0]->config().batch_size)
+                      .batch();
   const KernelTable& table = active_kernels();
   Layout rows_layout;
   DenseRows rows(a.x, a.out, true, rows_layout);

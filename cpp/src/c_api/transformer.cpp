@@ -91,6 +91,7 @@ class Extras {
             caches_.data(),
             from_.new_lengths,
             from_.sequences,
+            from_.memory_sequences,
             first_of(weights_)};
   }
 

@@ -46,7 +46,7 @@ void check_memory(const char* f, Index memory_dim, const TransformerExtras& extr
   const auto wrong = [&](const char* rule) { throw std::invalid_argument(std::string(f) + ": " + rule); };
   const bool has_memory = bool(extras.memory), has_caches = extras.memory_caches != nullptr;
   if (memory_dim == 0 && (has_memory || has_caches)) wrong("no layer has a cross_attention that could read a memory");
-  if (memory_dim > 0 && is_ragged) wrong("layers with a cross_attention take no ragged batch");
+  if (is_ragged && has_memory) wrong("memory must not be given with cu_seqlens: give memory_caches");
   if (memory_dim > 0 && has_memory == has_caches) wrong("either memory or memory_caches must be given");
   if (!has_memory) return;
   check_rank(f, "memory", extras.memory, 2, 3, views);
@@ -247,6 +247,8 @@ StackArguments validate(const StackSizes& sizes, Index layers, StackArguments a)
   if (extras.caches) check_caches(f, extras.caches, layers);
   if (extras.new_lengths && !extras.caches) wrong("new_lengths needs caches");
   if (extras.sequences && !(extras.caches && a.ragged)) wrong("sequences needs caches and cu_seqlens");
+  if (extras.memory_sequences && !(extras.memory_caches && a.ragged))
+    wrong("memory_sequences needs memory_caches and cu_seqlens");
   if (a.ragged && extras.new_lengths) wrong("new_lengths must not be given with cu_seqlens, which says how many rows");
   if (a.ragged && extras.weights) wrong("weights must not be wanted with cu_seqlens: they have no ragged form");
   add_leading_axes(a.x, 3);
@@ -276,6 +278,7 @@ LayerArguments cross_arguments(const StackArguments& a, Index i, const PackedTra
   LayerArguments cross{a.x, a.extras.memory, a.extras.memory, a.out, {}, a.extras.memory_options};
   cross.part_of = a.cross_attention;
   cross.names = kNamesOfMemory;
+  cross.ragged = a.memories;
   if (a.extras.memory_caches) cross.cache = a.extras.memory_caches[i];
   return validate(*layer.cross_attention, cross);
 }

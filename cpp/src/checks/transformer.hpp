@@ -44,6 +44,7 @@ struct StackArguments {
   AttentionOptions options;
   TransformerExtras extras;
   const RaggedBatch* ragged = nullptr;
+  const RaggedBatch* memories = nullptr;  // of a ragged batch: its rows over the sequences of memory_caches
 
   /// Of the self-attention of one layer.
   const AttentionOptions& options_of(Index layer) const {

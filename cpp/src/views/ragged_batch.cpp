@@ -73,6 +73,35 @@ Index longest(const std::int64_t* offsets, Index size) {
 Index longest_queries(const RaggedBatch& batch) { return longest(batch.cu_seqlens_q, batch.size); }
 Index longest_keys(const RaggedBatch& batch) { return longest(batch.cu_seqlens_k, batch.size); }
 
+RowsOfMemories::RowsOfMemories(const char* function, const RaggedBatch& batch, const std::int64_t* memories,
+                               Index num_memories) {
+  const auto wrong = [&](const std::string& rule) {
+    throw std::invalid_argument(std::string(function) + ": memory_sequences must " + rule);
+  };
+  if (!memories && batch.size != num_memories)
+    wrong("be given, unless there are as many sequences as in memory_caches, " + std::to_string(num_memories) +
+          "; got " + std::to_string(batch.size));
+  const auto most = static_cast<std::size_t>(batch.size);
+  numbers_.resize(3 * most + 2);
+  std::int64_t* const starts = numbers_.data();
+  std::int64_t* const named = starts + 2 * (most + 1);
+  Index runs = 0;
+  for (Index b = 0; b < batch.size; ++b) {
+    const std::int64_t memory = memories ? memories[b] : b;
+    if (memory < 0 || memory >= num_memories)
+      wrong("name sequences of memory_caches, 0 to " + std::to_string(num_memories - 1) + "; got " +
+            std::to_string(memory));
+    if (runs > 0 && named[runs - 1] == memory) continue;
+    if (std::find(named, named + runs, memory) != named + runs)
+      wrong("have the sequences that read one memory as neighbours; got " + std::to_string(memory) +
+            " again after another");
+    starts[runs] = batch.cu_seqlens_q[b];
+    named[runs++] = memory;
+  }
+  starts[runs] = batch.cu_seqlens_q[batch.size];
+  batch_ = {runs, starts, starts + most + 1, named};
+}
+
 double count_pairs(const RaggedBatch& batch) {
   double pairs = 0;
   for (Index b = 0; b < batch.size; ++b)

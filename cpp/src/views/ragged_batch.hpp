@@ -53,6 +53,23 @@ class NewTokens {
   const std::int64_t* counts_;
 };
 
+/// The rows of a ragged batch that read one memory, as a ragged batch over a cache of `num_memories` sequences, without
+/// new keys. Neighbouring sequences that read the same memory become one, so that its keys are read once for all rows.
+class RowsOfMemories {
+ public:
+  /// `memories` [size] is the memory of each sequence of `batch`; null: sequence b reads memory b.
+  /// @throws std::invalid_argument
+  RowsOfMemories(const char* function, const RaggedBatch& batch, const std::int64_t* memories, Index num_memories);
+  RowsOfMemories(const RowsOfMemories&) = delete;
+  RowsOfMemories& operator=(const RowsOfMemories&) = delete;
+
+  const RaggedBatch& batch() const { return batch_; }
+
+ private:
+  std::vector<std::int64_t> numbers_;  // the offsets of queries, of keys, and the memories
+  RaggedBatch batch_;
+};
+
 /// The number of pairs of a query and a key of the same sequence.
 double count_pairs(const RaggedBatch& batch);
 

@@ -145,7 +145,7 @@ def _check_classifier(home: Path, folder: Path, task: str) -> None:
 
 def _encoder(folder: Path, is_listed: bool, task: str) -> OpenModel:
     opened = open_model(FolderSource(folder), EMBEDDING)
-    front_end = opened.config.stacks[0].front_end
+    front_end = opened.config.tokens
     read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position, task)
     require_file(folder / "tokenizer.json")
     return opened

@@ -29,6 +29,7 @@ class DecoderOptions(LayerOptions, total=False):
     memory_key_mask: Tensor | None
     memory_lengths: Tensor | None
     memory_scale: float | None
+    memory_sequences: Tensor | None
 
 
 # The options that are not score options, with and without a memory.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..functions.arrays import Tensor, to_numpy
+from ..functions.attention import attention_weights
 from ..functions.messages import in_the_name_of, name_of_type
 from ..functions.runtime import threads_of_call
 from ..functions.token_cache import TokenCache
@@ -20,6 +21,7 @@ from .norm import Norm
 from .transformer import TransformerLayer, TransformerStack
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
 
 
@@ -154,7 +156,11 @@ class DecoderLayer(TransformerLayer):
         new_lengths : integer array [B], optional
             With a cache: only the first ``new_lengths[b]`` rows of sequence b count; the others are padding.
         cu_seqlens, sequences : optional
-            As for the call of `EncoderLayer`; a ragged batch cannot read a memory.
+            As for the call of `EncoderLayer`. A ragged batch reads a `memory_cache`.
+        memory_sequences : integer array [B], optional
+            For a ragged batch: the sequence of the `memory_cache` that each of its B sequences reads. Those that read
+            the same one must be neighbours, such as the beams of a search; its keys are then read once for all of
+            them. Default: sequence b reads sequence b.
         **options
             The score options of the self-attention, and `positions`, as for the call of `MultiHeadAttention`, but
             `is_causal` is True by default. Rows of padding are computed like others; no other row sees them.
@@ -187,6 +193,25 @@ class DecoderLayer(TransformerLayer):
         """
         name = f"{type(self).__name__}.project_memory"
         return _projected(name, self.cross_attn, memory, memory_lengths, num_threads)
+
+    def _memory_weights(
+        self, x: NDArray[Any], memory_cache: TokenCache, sequence: int, heads: Sequence[int], num_threads: int | None
+    ) -> NDArray[Any]:
+        """Return the weights [h, T, S] of some heads of the attention of rows `x` [T, E] to a sequence of a memory.
+
+        The weights of the other heads are not computed.
+        """
+        call: Any = {"num_threads": num_threads}
+        given = self.norm1(x, **call) if self.norm_first and self.norm1 is not None else x
+        added: Any = self.self_attn(given, is_causal=True, **call)
+        if self.output_norm1 is not None:
+            added = self.output_norm1(added, **call)
+        rows: Any = x + added
+        norm = self.norm2 if self.norm_first else self.norm1
+        query = self.cross_attn._query_heads(rows if norm is None else norm(rows, **call), heads, num_threads)
+        keys = memory_cache.keys[sequence, list(heads), : memory_cache.lengths[sequence]]
+        weights: NDArray[Any] = attention_weights(query, keys, **call)
+        return weights
 
     @property
     def memory_dim(self) -> int:
@@ -265,6 +290,7 @@ class Decoder(TransformerStack):
         caches, need_weights, out, num_threads : optional
             As for the call of `Encoder`.
         memory_attn_mask, memory_key_mask, memory_lengths, memory_scale, cu_seqlens, new_lengths, sequences : optional
+        memory_sequences : optional
             As for the call of `DecoderLayer`, the same for all layers.
         **options
             The score options of the self-attention of every layer, in addition to `layer_options`; and `positions` for

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy import ndarray
 
 from .. import _core
 from ..functions.arrays import Tensor, like, to_numpy, widened
 from ..functions.dtypes import checked_dtype
 from ..functions.kv_cache import KVCache
+from ..functions.linear import linear
 from ..functions.messages import in_the_name_of, name_of_type
 from ..functions.options import (
     ATTENTION_OPTIONS,
@@ -424,6 +426,14 @@ class MultiHeadAttention(LayerState):
                 value_head_dim=sizes.value_head_dim,
                 dtype=dtype,
             )
+
+    def _query_heads(self, x: NDArray[Any], heads: Sequence[int], num_threads: int | None) -> NDArray[Any]:
+        """Return the queries [h, T, D] of some heads for rows `x` [T, E]."""
+        weight, bias, scale = self._core.weights()[0][0]
+        rows = np.concatenate([head * self.head_dim + np.arange(self.head_dim) for head in heads])
+        chosen = weight[rows] if scale is None else weight[rows].astype(np.float32) * scale[rows, np.newaxis]
+        query = linear(x, chosen, None if bias is None else bias[rows], num_threads=num_threads)
+        return query.reshape(len(x), len(heads), self.head_dim).swapaxes(0, 1)
 
     def append_to(
         self,

@@ -199,7 +199,7 @@ class SentenceEncoder(PretrainedModel):
         sentence-transformers count."""
         folder = modules[0].folder
         opened = open_model(FolderSource(folder), EMBEDDING)
-        config, front_end = opened.config, opened.config.stacks[0].front_end
+        config, front_end = opened.config, opened.config.tokens
         sentences = read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position)
         head = read_head(modules, config.embed_dim)
         tokenizer = read_tokenizer(folder, config.vocab_size, sentences, "cls" in head.pooling.modes)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from ...functions.options import ModelOptions
 from ...layers._constructor_arguments import checked_size
+from ..front_ends.frames import FramesConfig
 from ..front_ends.tokens import TokensConfig
 from .norms import NormConfig
 from .rotary import RotaryConfig
@@ -132,7 +133,7 @@ class StackConfig(NamedTuple):
     """A front end, blocks one after another, and a norm after the last."""
 
     # The rows that the first block reads. Each stack has its own front end, as in BART with two sets of positions.
-    front_end: TokensConfig
+    front_end: TokensConfig | FramesConfig
     blocks: tuple[BlockConfig, ...]  # one for each layer
     final_norm: NormConfig | None
     is_causal: bool = False  # whether a row sees no row after itself
@@ -166,19 +167,26 @@ class ModelConfig(NamedTuple):
     head: HeadConfig | None = None  # None: the results are rows
 
     @property
+    def tokens(self) -> TokensConfig:
+        """The front end of the last stack, which reads tokens in all models."""
+        front_end = self.stacks[-1].front_end
+        assert isinstance(front_end, TokensConfig)
+        return front_end
+
+    @property
     def vocab_size(self) -> int:
         """V, the number of tokens."""
-        return self.stacks[0].front_end.vocab_size
+        return self.tokens.vocab_size
 
     @property
     def embed_dim(self) -> int:
         """E, the features of a row."""
-        return self.stacks[0].front_end.embed_dim
+        return self.tokens.embed_dim
 
     @property
     def max_positions(self) -> int | None:
         """P, the largest number of tokens of a text; None: any number."""
-        return self.stacks[0].front_end.max_positions
+        return self.tokens.max_positions
 
     def checked_length(self, function: str, max_length: int) -> int:
         """Return the largest number of tokens of a text, at most `max_length`.
@@ -186,7 +194,7 @@ class ModelConfig(NamedTuple):
         Raises TypeError or ValueError if `max_length` is not a size, or more than the rows of the table of positions,
         unused rows included.
         """
-        length, front_end = checked_size(function, "max_length", max_length), self.stacks[0].front_end
+        length, front_end = checked_size(function, "max_length", max_length), self.tokens
         if front_end.max_positions is None:
             return length
         most = front_end.max_positions + front_end.first_position

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from ...functions.messages import shown
 from ..files.entries import Entries
 from ..files.quantization import read_quantization
+from ..front_ends.frames import FramesConfig, FramesNames
 from ..front_ends.tokens import TokensConfig
 from .config import (
     ATTENTION,
@@ -23,8 +24,9 @@ from .norms import NormConfig
 from .rotary import RotaryConfig, read_rotary, refuse_changing_angles
 from .tensor_names import HeadNames, StackNames
 
-# The roles of a model: vectors of tokens; logits of the next token; logits of a second text.
-EMBEDDING, GENERATION, TEXT_TO_TEXT = "embedding", "generation", "text-to-text"
+# The roles of a model: vectors of tokens; logits of the next token; logits of a second text; logits of the text of
+# speech.
+EMBEDDING, GENERATION, TEXT_TO_TEXT, SPEECH_TO_TEXT = "embedding", "generation", "text-to-text", "speech-to-text"
 
 # The types of layers in config.json.
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -85,6 +87,9 @@ class Keys(NamedTuple):
     scales_embeddings: str = ""
     num_buckets: str = ""
     max_distance: str = ""  # absent: 128
+    # Of a stack that reads frames: the features of a frame, and the largest number of rows.
+    mel_bins: str = ""
+    max_rows: str = ""
 
 
 def _none(entries: Entries, *layer: int) -> Any:
@@ -184,8 +189,10 @@ def described(family: Family, given: Entries, role: str, max_positions: int | No
 
 def _front_end(
     entries: Entries, family: Family, names: StackNames, norm: NormConfig, role: str, max_positions: int | None
-) -> TokensConfig:
+) -> TokensConfig | FramesConfig:
     keys, width = family.keys, entries.size(family.keys.embed_dim)
+    if isinstance(names.front_end, FramesNames):
+        return FramesConfig(entries.size(keys.mel_bins), width, entries.size(keys.max_rows))
     trained, padding, first = entries.size(keys.max_positions) if keys.max_positions else None, None, 0
     if trained is not None:
         trained, padding, first = _positions(entries, family, trained)
@@ -238,7 +245,7 @@ def _positions(entries: Entries, family: Family, trained: int) -> tuple[int, int
 
 
 def _blocks(
-    entries: Entries, family: Family, stack: StackKeys, norm: NormConfig, front_end: TokensConfig, reads_memory: bool
+    entries: Entries, family: Family, stack: StackKeys, norm: NormConfig, front_end: TokensConfig | FramesConfig, reads_memory: bool
 ) -> tuple[BlockConfig, ...]:
     keys, width, num_heads = family.keys, entries.size(family.keys.embed_dim), entries.size(stack.num_heads)
     # By default a second stack has as many layers as the first.
@@ -310,9 +317,11 @@ def width_of_heads(entries: Entries, embed_dim: str, num_heads: str) -> int:
     return width // heads
 
 
-def _rotary(entries: Entries, family: Family, head_dim: int, front_end: TokensConfig) -> dict[str, RotaryConfig]:
+def _rotary(
+    entries: Entries, family: Family, head_dim: int, front_end: TokensConfig | FramesConfig
+) -> dict[str, RotaryConfig]:
     """Return the rotation of queries and keys by type of layer; "" for all types."""
-    if not family.bases or front_end.max_positions is None:
+    if not family.bases or isinstance(front_end, FramesConfig) or front_end.max_positions is None:
         return {}
     tables = read_rotary(entries, head_dim, front_end.trained_positions, front_end.max_positions, family.bases)
     for rotary in tables.values() if not family.partial_rotary else ():

@@ -17,6 +17,7 @@ from ...functions.messages import in_the_name_of
 from ...layers._layer_options import in_dtype_of_scores, merged_options
 from ...layers.linear import Linear
 from ...layers.transformer import stack_of
+from ..front_ends.frames import Frames
 from ..front_ends.tokens import Tokens
 from ..generation.engine import CachedModel, NewTokens, read_padded
 from ..text.batching import batches, packed
@@ -36,7 +37,7 @@ class Stack:
     def __init__(
         self,
         config: StackConfig,
-        front_end: Tokens,
+        front_end: Tokens | Frames,
         layers: Any,
         position_bias: NDArray[np.float32] | None = None,
         own_options: Sequence[Mapping[str, Any]] = (),
@@ -68,7 +69,11 @@ class Stack:
         token_types: NDArray[np.integer] | None = None,
     ) -> NDArray[Any]:
         """Return the rows [N, E] of the last layer for whole texts; the arguments are as for `Tokens`."""
-        x = self.front_end(tokens, cu_seqlens, num_threads, token_types=token_types)
+        front_end: Any = self.front_end
+        return self.through(front_end(tokens, cu_seqlens, num_threads, token_types=token_types), cu_seqlens, num_threads)
+
+    def through(self, x: NDArray[Any], cu_seqlens: NDArray[np.integer], num_threads: int | None) -> NDArray[Any]:
+        """Return the rows [N, E] of the last layer for the rows `x` of the front end, which are overwritten."""
         self._core.forward(x, self._core_options, self._extras | {"cu_seqlens": cu_seqlens}, x, num_threads)
         return x
 
@@ -92,7 +97,7 @@ class Stack:
         layers = each_once(self.layers.layers, lambda layer: layer.quantize(weight_dtype))
         return self._with(self.front_end, layers, self.layers.norm)
 
-    def _with(self, front_end: Tokens, layers: Sequence[Any], norm: Any) -> "Stack":
+    def _with(self, front_end: Tokens | Frames, layers: Sequence[Any], norm: Any) -> "Stack":
         return Stack(
             self.config, front_end, make_stack(self.config, layers, norm, self._own), self._position_bias, self._own
         )
@@ -144,7 +149,7 @@ class Model:
 
     def weight_bytes(self) -> dict[str, int]:
         """Return the bytes of the matrices of layers and head and of the word tables, by their formats."""
-        tables = [stack.front_end.tables["words"] for stack in self.stacks]
+        tables = [matrix for stack in self.stacks for matrix in stack.front_end.matrices()]
         parts: list[Any] = [*tables, *(stack.layers for stack in self.stacks)]
         parts += [] if self.head is None else [self.head.linear]
         found = Counter[str]()
@@ -170,6 +175,15 @@ class Model:
         """Return the same model with the matrices of its layers and of its head in another format."""
         head = None if self.head is None else self.head.quantize(weight_dtype)
         return Model(self.config, [stack.quantize(weight_dtype) for stack in self.stacks], head)
+
+    def speech_rows(self, features: NDArray[np.floating], num_threads: int | None) -> NDArray[Any]:
+        """Return the rows [B, T / 2, E] of the encoder for B windows of frames, [B, M, T]: see `Frames`."""
+        stack: Any = self.stacks[0]
+        batch, _, length = features.shape
+        rows = length // 2
+        x = stack.through(stack.front_end(features, num_threads), np.arange(batch + 1) * rows, num_threads)
+        shaped: NDArray[Any] = x.reshape(batch, rows, -1)
+        return shaped
 
     def hidden_states(
         self,
@@ -203,6 +217,36 @@ class Model:
         decoder = self.stacks[1]
         x = decoder.front_end(tokens, np.array([0, len(tokens)]), num_threads)
         return self.logits(decoder.run(x[None], memory=memory[None], num_threads=num_threads)[0], num_threads)
+
+    def memory_weights(
+        self,
+        memory: Sequence[Any],
+        window: int,
+        tokens: NDArray[np.int64],
+        heads: Sequence[tuple[int, int]],
+        num_threads: int | None,
+    ) -> NDArray[Any]:
+        """Return the weights [h, T, S] of some heads (layer, head) in the attention of tokens [T] to a memory.
+
+        `memory` are the caches of `project_memory`, of which the tokens read sequence `window`. Only the weights of
+        these heads are computed.
+        """
+        stack = self.stacks[1]
+        front_end: Any = stack.front_end
+        cu_seqlens = np.array([0, len(tokens)])
+        x = front_end(tokens, cu_seqlens, num_threads)
+        weights: dict[tuple[int, int], NDArray[Any]] = {}
+        last = max(layer for layer, _ in heads)
+        for i, (layer, cache) in enumerate(zip(stack.layers.layers, memory, strict=True)):
+            chosen = sorted({head for of_layer, head in heads if of_layer == i})
+            if chosen:
+                found = layer._memory_weights(x, cache, window, chosen, num_threads)
+                weights |= {(i, head): of_head for head, of_head in zip(chosen, found, strict=True)}
+            if i == last:
+                break
+            x = layer(x, memory_cache=cache, cu_seqlens=cu_seqlens, memory_sequences=np.array([window]),
+                      num_threads=num_threads)
+        return np.stack([widened(weights[head]) for head in heads])
 
     def cached(
         self, num_threads: int | None, sequences: Sequence[list[int]] | None = None, copies: int = 1
@@ -280,7 +324,7 @@ class Model:
     def __setstate__(self, saved: dict[str, Any]) -> None:
         tables = unpacked_state(saved["tables"])
         stacks = [
-            Stack(config, Tokens(config.front_end, {name: tables[place] for name, place in own.items()}), *others)
+            Stack(config, config.front_end.built({name: tables[place] for name, place in own.items()}), *others)
             for config, own, *others in saved["stacks"]
         ]
         Model.__init__(self, saved["config"], stacks, saved["head"])

@@ -10,7 +10,7 @@ from ...functions.block_matrix import BlockMatrix
 from ...layers.linear import Linear
 from ..files.entries import Entries
 from ..files.source import Matrix, Shapes, Source, Tensors
-from ..front_ends.tokens import Tokens, scaled_words
+from ..front_ends.tokens import TokensNames, scaled_words
 from .build import make_layer, make_stack, rotary_tables
 from .config import ModelConfig, StackConfig
 from .disentangled import make_disentangled, relative_rows
@@ -49,14 +49,14 @@ class OpenModel(NamedTuple):
         """Return the model with `tensors`, from `self.tensors`."""
         config, head = self.config, self.config.head
         first, *others = self._words()
-        keeps_blocks = weight_dtype is None and dtype == np.float32 and config.stacks[0].front_end.norm is None
+        keeps_blocks = weight_dtype is None and dtype == np.float32 and config.tokens.norm is None
         matrix: Any = tensors.matrix(first) if keeps_blocks and not others else tensors[first]
         for other in others:
             if not np.array_equal(matrix, tensors[other]):
                 raise ValueError(f"{self.source.path.parent}: {first} and {other} must hold the same numbers")
         if isinstance(matrix, BlockMatrix) and head is not None and not self._has_own_head():
             matrix = Linear.from_weights(matrix)  # the matrix of the head, which is stored once
-        words = scaled_words(matrix, config.stacks[0].front_end, dtype)
+        words = scaled_words(matrix, config.tokens, dtype)
         stacks = [
             _stack(stack, names, words, tensors, dtype, weight_dtype)
             for stack, names in zip(config.stacks, self.family.stacks, strict=False)
@@ -74,7 +74,7 @@ class OpenModel(NamedTuple):
 
     def _words(self) -> list[str]:
         """Return the names of the word table. The first one counts, and the others must have equal tensors."""
-        names = self.family.stacks[0].front_end.words
+        names = _word_tables(self.family)
         return [name for name in names if name in self.optional] or [names[0]]
 
     def _has_own_head(self) -> bool:
@@ -84,10 +84,11 @@ class OpenModel(NamedTuple):
     def _shapes(self) -> Shapes:
         """Yield names and shapes of all tensors of the model."""
         table = self.config.vocab_size, self.config.embed_dim
-        words = self.config.vocab_size, self.config.stacks[0].front_end.width
+        words = self.config.vocab_size, self.config.tokens.width
         yield from ((name, words) for name in self._words())
         for config, names in zip(self.config.stacks, self.family.stacks, strict=False):
-            yield from names.front_end.shapes(config.front_end, self.optional)
+            front_end: Any = names.front_end
+            yield from front_end.shapes(config.front_end, self.optional)
             if config.buckets is not None:
                 shape = config.buckets.num_buckets, config.blocks[0].num_heads
                 yield from ((name, shape) for name in names.position_biases(config))
@@ -124,10 +125,17 @@ def open_model(source: Source, role: str, max_positions: int | None = None) -> O
     return OpenModel(source, family, config, optional)
 
 
+def _word_tables(family: Family) -> tuple[str, ...]:
+    """Return the names of the word table, which the last stack reads in all models."""
+    names = family.stacks[-1].front_end
+    assert isinstance(names, TokensNames)
+    return names.words
+
+
 def _optional_names(family: Family, config: ModelConfig) -> Iterable[str]:
     """Yield the tensors that a model of this family may lack."""
     if len(config.stacks) > 1:
-        yield from family.stacks[0].front_end.words
+        yield from _word_tables(family)
     if family.sines:
         yield from filter(None, (names.front_end.positions for names in family.stacks))
     if config.head is not None and family.head is not None and family.head.is_optional:
@@ -158,7 +166,8 @@ def _stack(
             own[i] = {} if sinks is None else {"sinks": sinks}
     numbers = config.numbers or list(made)
     layers = [made[i] for i in numbers]
-    front_end = Tokens(config.front_end, names.front_end.read(config.front_end, words, tensors, dtype))
+    names_of_rows: Any = names.front_end
+    front_end = config.front_end.built(names_of_rows.read(config.front_end, words, tensors, dtype))
     norm = config.final_norm
     biases = [
         position_bias_of_buckets(tensors[name], config.buckets.max_distance, config.is_causal)

@@ -13,6 +13,7 @@ _MODULES = """
     olmo2 olmo3 phi3 smollm3 stablelm starcoder2
     gpt_oss mixtral olmoe qwen2_moe qwen3_moe
     bart marian mbart pegasus t5 m2m_100 mt5 umt5
+    whisper
 """
 
 FAMILIES: tuple[Family, ...] = tuple(

@@ -49,6 +49,10 @@ class TokensConfig(NamedTuple):
         """The features of the tables."""
         return self.embed_dim if self.table_dim is None else self.table_dim
 
+    def built(self, tables: Mapping[str, Any]) -> "Tokens":
+        """Return the front end with `tables`."""
+        return Tokens(self, tables)
+
 
 class TokensNames(NamedTuple):
     """The names of the tensors of `TokensConfig`. A family can lack all but the word table."""
@@ -142,6 +146,10 @@ class Tokens:
         self._projection: Linear | None = None
         if config.table_dim is not None:
             self._projection = Linear.from_weights(tables["projection_weight"], tables["projection_bias"])
+
+    def matrices(self) -> list[Any]:
+        """Return the largest tables: the word table."""
+        return [self.tables["words"]]
 
     def astype(self, dtype: np.dtype[Any]) -> "Tokens":
         """Return the same front end in another dtype."""

@@ -231,7 +231,7 @@ def load_classifier(
     folder = home if module is None else module.folder
     path = folder / "config.json"
     opened = open_model(FolderSource(folder), EMBEDDING)
-    config, front_end = opened.config, opened.config.stacks[0].front_end
+    config, front_end = opened.config, opened.config.tokens
     labels = read_labels(path, task)
     is_listed = module is not None
     texts = read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position, _ST_TASK)

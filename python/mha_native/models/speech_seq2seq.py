@@ -1,0 +1,532 @@
+"""Speech to text by a pretrained encoder-decoder: Whisper. The steps that a search for the best text is made of."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from ..functions.messages import in_the_name_of, shown
+from ..functions.runtime import threads_of_call
+from ..functions.scalars import checked_integer
+from ..functions.token_cache import TokenCache
+from ..layers._constructor_arguments import WeightDType, checked_dtypes
+from .architecture.family import SPEECH_TO_TEXT
+from .architecture.model import Model
+from .architecture.open import open_model
+from .files.ctranslate2 import CTranslate2Source, is_ctranslate2
+from .files.entries import Entries
+from .files.folder import FolderSource
+from .files.hub_cache import find_directory
+from .files.source import Source
+from .pretrained import PretrainedModel
+from .text.tokenizer import NoTokenizer, Tokenizer, require_library
+
+# Models with so many tokens know several languages, where no file says so.
+_MULTILINGUAL_TOKENS = 51865
+
+# The caches of a decoder begin with room for so many sequences; with more of them it doubles.
+_FIRST_SEQUENCES = 8
+
+_PAGE = 64  # tokens of a page of the caches
+
+# The settings of the spectrogram, in preprocessor_config.json, that all models share.
+_SPECTROGRAM = {"sampling_rate": 16000, "hop_length": 160, "n_fft": 400, "padding_value": 0.0, "do_normalize": False}
+
+
+class EncodedSpeech:
+    """Rows of windows of speech, from `SpeechSeq2Seq.encode`.
+
+    Attributes
+    ----------
+    rows : [B, S, E]
+        The rows of the encoder for B windows, in the dtype of the model: one for two frames.
+    """
+
+    def __init__(self, rows: NDArray[Any], layers: Any) -> None:
+        self.rows = rows
+        self._layers, self._memory = layers, None
+
+    def _memory_caches(self, num_threads: int | None) -> list[TokenCache]:
+        """Return the keys and values of the windows in every layer of the decoder, projected once."""
+        memory: Any = self._memory
+        if memory is None:
+            memory = self._memory = self._layers.project_memory(self.rows, num_threads=num_threads)
+        caches: list[TokenCache] = memory
+        return caches
+
+
+class SpeechDecoder:
+    """Sequences of tokens that a decoder reads step by step, each about one window: see `SpeechSeq2Seq.decoder`.
+
+    Attributes
+    ----------
+    lengths : int64 [n]
+        The number of tokens that each sequence has read.
+    """
+
+    def __init__(
+        self, model: Model, encoded: EncodedSpeech, windows: NDArray[np.int64], num_threads: int | None
+    ) -> None:
+        self._model, self._windows, self._num_threads = model, windows, num_threads
+        self._memory = encoded._memory_caches(num_threads)
+        self._lengths = np.zeros(len(windows), np.int64)
+        self._caches = self._new_caches(max(len(windows), _FIRST_SEQUENCES))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return self._lengths.copy()
+
+    def step(self, tokens: Sequence[ArrayLike], *, last_only: bool = False) -> NDArray[np.floating]:
+        """Read the next tokens of every sequence; return the logits of the token after each of them.
+
+        Parameters
+        ----------
+        tokens : n integer arrays
+            The next tokens of each sequence, at least one.
+        last_only : bool, default False
+            Return the logits after the last token of each sequence alone.
+
+        Returns
+        -------
+        logits : float32 [N, V]
+            N is the number of tokens, those of the first sequence first; with `last_only`, n. float64 for a model in
+            float64. A row has the same bits whatever other sequences there are.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule, or a sequence becomes longer than `max_target_positions`. Nothing changes.
+        """
+        name = "SpeechDecoder.step"
+        new, counts = self._checked_tokens(name, tokens)
+        # Sequences about one window come one after another, so that the keys of the window are read once.
+        order = np.argsort(self._windows, kind="stable")
+        ends = np.cumsum(counts)
+        rows = np.concatenate([np.arange(ends[i] - counts[i], ends[i]) for i in order])
+        cu_seqlens = np.concatenate([[0], np.cumsum(counts[order])])
+        places = np.concatenate([self._lengths[i] + np.arange(counts[i]) for i in order])
+        stack, threads = self._model.stacks[1], self._num_threads
+        front_end: Any = stack.front_end
+        with in_the_name_of(name):
+            x = front_end(new[rows], cu_seqlens, threads, places=places)
+            x = stack.run(
+                x,
+                caches=self._caches,
+                cu_seqlens=cu_seqlens,
+                sequences=order,
+                memory_caches=self._memory,
+                memory_sequences=self._windows[order],
+                num_threads=threads,
+            )
+        self._lengths += counts
+        in_order = np.empty_like(x)
+        in_order[rows] = x
+        return self._model.logits(in_order[ends - 1] if last_only else in_order, threads)
+
+    def select(self, indices: ArrayLike) -> None:
+        """Keep, copy and drop sequences: sequence i becomes a copy of sequence ``indices[i]``.
+
+        Copies share the memory of their tokens until one of them reads more.
+
+        Parameters
+        ----------
+        indices : integer array [m]
+            Of sequences from 0 to n - 1; at least one.
+        """
+        name = "SpeechDecoder.select"
+        chosen = _checked_indices(name, "indices", indices, len(self._windows))
+        if len(chosen) > self._caches[0].batch_size:
+            self._grow(max(len(chosen), 2 * self._caches[0].batch_size))
+        slots = self._caches[0].batch_size
+        index, unused = np.arange(slots), np.arange(len(chosen), slots)
+        index[: len(chosen)] = chosen
+        for cache in self._caches:
+            paged: Any = cache
+            paged.reorder(index)
+            if len(unused):
+                paged.release(unused)
+        self._lengths, self._windows = self._lengths[chosen], self._windows[chosen]
+
+    def _checked_tokens(self, name: str, tokens: Sequence[ArrayLike]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the tokens [N] of all sequences, and the number of tokens of each [n]."""
+        given = [np.asarray(of_sequence) for of_sequence in tokens]
+        if len(given) != len(self._windows):
+            raise ValueError(f"{name}: tokens must be an array for each sequence, {len(self._windows)}; got {len(given)}")
+        for i, array in enumerate(given):
+            if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
+                raise TypeError(
+                    f"{name}: tokens must be arrays [T] of integers, with a token each; got {array.dtype} "
+                    f"{list(array.shape)} at {i}"
+                )
+        new = np.concatenate(given).astype(np.int64, copy=False)
+        most = self._model.config.vocab_size
+        if new.min() < 0 or new.max() >= most:
+            wrong = int(new[(new < 0) | (new >= most)][0])
+            raise ValueError(f"{name}: tokens must be at least 0 and less than {most}; got {wrong}")
+        counts = np.array([len(array) for array in given])
+        positions = self._model.config.max_positions or 0
+        if (longest := int((self._lengths + counts).max())) > positions:
+            raise ValueError(f"{name}: a sequence must have at most {positions} tokens; got {longest}")
+        return new, counts
+
+    def _new_caches(self, slots: int) -> list[TokenCache]:
+        pages = slots * -(-(self._model.config.max_positions or 0) // _PAGE)
+        layers: Any = self._model.stacks[1].layers
+        caches: list[TokenCache] = layers.new_caches(slots, _PAGE, page_size=_PAGE, num_pages=pages)
+        return caches
+
+    def _grow(self, slots: int) -> None:
+        """Move the tokens to caches with room for more sequences."""
+        more = slots - self._caches[0].batch_size
+        grown = self._new_caches(slots)
+        for old, new in zip(self._caches, grown, strict=True):
+            keys, values = (np.pad(x, [(0, more), (0, 0), (0, 0), (0, 0)]) for x in (old.keys, old.values))
+            new.append(keys, values, new_lengths=np.pad(old.lengths, (0, more)))
+        self._caches = grown
+
+
+class SpeechSeq2Seq(PretrainedModel):
+    """A pretrained encoder-decoder that reads log-mel spectrograms, and gives logits of the text: Whisper.
+
+    Use `from_pretrained` to open a model. It has the steps of a transcription, without the rules of decoding.
+
+    Parameters
+    ----------
+    model, source, tokenizer, num_threads
+        The parts that `from_pretrained` reads.
+
+    Notes
+    -----
+    The result of a window does not depend on the other windows of a batch, nor on the number of threads.
+
+    You can call a model from several threads at once, each with its own decoders.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mha_native.models import SpeechSeq2Seq
+    >>> model = SpeechSeq2Seq.from_pretrained("openai/whisper-tiny.en")
+    >>> encoded = model.encode(np.zeros((1, model.mel_bins, model.max_frames), np.float32))
+    >>> decoder = model.decoder(encoded, [0])
+    >>> logits = decoder.step([np.array([50257, 50362])])
+    """
+
+    _model: Model
+    _SHOWN = ("embed_dim", "num_layers", "num_decoder_layers", "num_heads", "vocab_size", "mel_bins")
+
+    def __init__(
+        self, model: Model, source: Source, tokenizer: Tokenizer | NoTokenizer, num_threads: int | None = None
+    ) -> None:
+        self._model, self._tokenizer, self._num_threads = model, tokenizer, num_threads
+        self._settings = _Settings(source, model)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | PathLike[str],
+        *,
+        dtype: DTypeLike = "float32",
+        weight_dtype: WeightDType = None,
+        num_threads: int | None = None,
+    ) -> "SpeechSeq2Seq":
+        """Open a Whisper in the files of transformers, or of CTranslate2.
+
+        Parameters
+        ----------
+        model : path of a directory, or name of a model
+            With config.json, tokenizer.json and model.safetensors (or several such files with
+            model.safetensors.index.json), as transformers saves them, and perhaps generation_config.json and
+            preprocessor_config.json; or with model.bin, config.json and tokenizer.json, as CTranslate2 does for
+            faster-whisper. A str that is not a directory is looked up, or downloaded, as by `CausalLM.from_pretrained`.
+        dtype, weight_dtype : optional
+            As for `CausalLM.from_pretrained`. Matrices of int8 in files of CTranslate2 become float32; "int8" gives
+            their integers again.
+        num_threads : int, optional
+            Threads of all calls; default: `mha_native.num_threads`.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError, OSError, ImportError
+            As `CausalLM.from_pretrained` does.
+        """
+        function = f"{cls.__name__}.from_pretrained"
+        with in_the_name_of(function):
+            require_library()
+            kind, stored = checked_dtypes(function, dtype, weight_dtype)
+            threads = threads_of_call(function, num_threads)
+            source = _find_source(model)
+            opened = open_model(source, SPEECH_TO_TEXT)
+            _check_spectrogram(source, opened.config.stacks[0].front_end)
+            tokenizer = _tokenizer(source, opened.config.vocab_size)
+            return cls(opened.load(kind, stored), source, tokenizer, threads)
+
+    def encode(self, features: ArrayLike, *, num_threads: int | None = None) -> EncodedSpeech:
+        """Read log-mel spectrograms of windows.
+
+        Parameters
+        ----------
+        features : float array [B, M, T]
+            B windows of T frames with `mel_bins` features M each. T is even, and at most `max_frames`: shorter windows
+            are read as they are, without padding.
+        num_threads : int, optional
+            Threads of this call; default: the `num_threads` of `from_pretrained`.
+
+        Returns
+        -------
+        encoded : EncodedSpeech
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule.
+        """
+        name = f"{type(self).__name__}.encode"
+        given = np.asarray(features)
+        if given.dtype.kind != "f":
+            raise TypeError(f"{name}: features must be of a float dtype; got {given.dtype}")
+        most = self.max_frames
+        if (
+            given.ndim != 3
+            or given.shape[1] != self.mel_bins
+            or not len(given)
+            or given.shape[2] % 2
+            or not 2 <= given.shape[2] <= most
+        ):
+            raise ValueError(
+                f"{name}: features must be [B, {self.mel_bins}, T] with an even T from 2 to {most}; "
+                f"got {list(given.shape)}"
+            )
+        threads = self._threads(name, num_threads)
+        with in_the_name_of(name):
+            rows = self._model.speech_rows(given, threads)
+        return EncodedSpeech(rows, self._model.stacks[1].layers)
+
+    def decoder(
+        self, encoded: EncodedSpeech, sequences: ArrayLike, *, num_threads: int | None = None
+    ) -> SpeechDecoder:
+        """Begin sequences of tokens about windows.
+
+        Parameters
+        ----------
+        encoded : EncodedSpeech
+            From `encode` of this model.
+        sequences : integer array [n]
+            The window that each sequence is about. Those about one window share its keys and values.
+        num_threads : int, optional
+            Threads of all steps; default: the `num_threads` of `from_pretrained`.
+
+        Returns
+        -------
+        decoder : SpeechDecoder
+            With n sequences that have read no token.
+        """
+        name = f"{type(self).__name__}.decoder"
+        self._check_encoded(name, encoded)
+        windows = _checked_indices(name, "sequences", sequences, len(encoded.rows))
+        threads = self._threads(name, num_threads)
+        with in_the_name_of(name):
+            return SpeechDecoder(self._model, encoded, windows, threads)
+
+    def alignment(
+        self,
+        encoded: EncodedSpeech,
+        window: int,
+        tokens: ArrayLike,
+        heads: Sequence[tuple[int, int]] | None = None,
+        *,
+        num_threads: int | None = None,
+    ) -> NDArray[np.floating]:
+        """Return the weights that tokens give to the rows of a window, in a few heads of the decoder.
+
+        Parameters
+        ----------
+        encoded : EncodedSpeech
+            From `encode` of this model.
+        window : int
+            The window that the tokens are about.
+        tokens : integer array [T]
+            All tokens that the decoder reads, from the one that starts a text on.
+        heads : sequence of (layer, head), optional
+            Default: `alignment_heads`. Weights of other heads are not computed.
+        num_threads : int, optional
+            Threads of this call; default: the `num_threads` of `from_pretrained`.
+
+        Returns
+        -------
+        weights : float32 [h, T, S]
+            In the order of `heads`; rows sum to 1. float64 for a model in float64.
+        """
+        name = f"{type(self).__name__}.alignment"
+        self._check_encoded(name, encoded)
+        place = checked_integer(name, "window", window, 0, len(encoded.rows) - 1)
+        read = _checked_indices(name, "tokens", tokens, self.vocab_size)
+        if len(read) > self.max_target_positions:
+            raise ValueError(f"{name}: tokens must be at most {self.max_target_positions}; got {len(read)}")
+        decoder = self._model.config.stacks[1]
+        given = self.alignment_heads if heads is None else heads
+        chosen = _checked_heads(f"{name}: heads", given, len(decoder.blocks), decoder.blocks[0].num_heads)
+        threads = self._threads(name, num_threads)
+        with in_the_name_of(name):
+            return self._model.memory_weights(encoded._memory_caches(threads), place, read, chosen, threads)
+
+    @property
+    def tokenizer(self) -> Tokenizer | NoTokenizer:
+        """The tokenizer of tokenizer.json."""
+        return self._tokenizer
+
+    @property
+    def generation_config(self) -> dict[str, Any]:
+        """The entries of generation_config.json, or of config.json of CTranslate2 with the same names."""
+        return dict(self._settings.generation)
+
+    @property
+    def mel_bins(self) -> int:
+        """M, the features of a frame: 80, or 128 for large-v3 and models that are made from it."""
+        front_end: Any = self._model.config.stacks[0].front_end
+        return int(front_end.mel_bins)
+
+    @property
+    def max_frames(self) -> int:
+        """The largest number of frames of a window, 3000 for 30 seconds."""
+        return 2 * int(self._model.config.stacks[0].front_end.max_positions or 0)
+
+    @property
+    def max_target_positions(self) -> int:
+        """The largest number of tokens of a sequence."""
+        return int(self._model.config.max_positions or 0)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V, the number of tokens, as `vocab_size`."""
+        return self.vocab_size
+
+    @property
+    def num_decoder_layers(self) -> int:
+        """Number of layers of the decoder; `num_layers` is the number of layers of the encoder."""
+        return len(self._model.config.stacks[1].blocks)
+
+    @property
+    def multilingual(self) -> bool:
+        """Whether the model knows several languages."""
+        return self._settings.multilingual
+
+    @property
+    def alignment_heads(self) -> list[tuple[int, int]]:
+        """The heads (layer, head) of the decoder whose weights tell where a word is spoken.
+
+        They are in the files of a model; else they are all heads of the upper half of the layers.
+        """
+        return list(self._settings.alignment_heads)
+
+    @property
+    def suppress_ids(self) -> list[int]:
+        """The tokens that the files suppress in a text."""
+        return list(self._settings.suppress_ids)
+
+    @property
+    def suppress_ids_begin(self) -> list[int]:
+        """The tokens that the files suppress at the beginning of a text."""
+        return list(self._settings.suppress_ids_begin)
+
+    def _reader(self) -> tuple[Any, bool]:
+        return self._tokenizer, False
+
+    def _threads(self, name: str, given: int | None) -> int | None:
+        return self._num_threads if given is None else threads_of_call(name, given)
+
+    def _check_encoded(self, name: str, encoded: EncodedSpeech) -> None:
+        if not isinstance(encoded, EncodedSpeech) or encoded._layers is not self._model.stacks[1].layers:
+            raise ValueError(f"{name}: encoded must be from encode of this model; got {shown(encoded)}")
+
+
+class _Settings:
+    """The settings of decoding in the files of a model, checked."""
+
+    def __init__(self, source: Source, model: Model) -> None:
+        self.generation: Mapping[str, Any] = source.generation
+        path = source.path.with_name("generation_config.json")
+        generation, config = Entries(path, source.generation), Entries(source.path, source.config)
+        vocab_size, decoder = model.config.vocab_size, model.config.stacks[1]
+        num_layers, num_heads = len(decoder.blocks), decoder.blocks[0].num_heads
+
+        def tokens(name: str) -> tuple[int, ...]:
+            entries = generation if generation.has(name) else config
+            values = entries.values.get(name)
+            if isinstance(values, list):  # transformers and CTranslate2 take -1 for tokens that they choose themselves
+                entries = Entries(entries.path, {name: [token for token in values if token != -1]})
+            return entries.tokens(name, vocab_size)
+
+        self.suppress_ids, self.suppress_ids_begin = tokens("suppress_tokens"), tokens("begin_suppress_tokens")
+        self.alignment_heads = tuple((i, j) for i in range(num_layers // 2, num_layers) for j in range(num_heads))
+        if generation.has("alignment_heads"):
+            given = generation.values["alignment_heads"]
+            self.alignment_heads = tuple(_checked_heads(f"{path}: alignment_heads", given, num_layers, num_heads))
+        is_large = vocab_size >= _MULTILINGUAL_TOKENS
+        self.multilingual = generation.flag("is_multilingual", is_large)
+
+
+def _checked_heads(what: str, given: Any, num_layers: int, num_heads: int) -> list[tuple[int, int]]:
+    """Return pairs of a layer and a head; ValueError unless there is one, and all are in the model."""
+    heads = [tuple(pair) for pair in given] if _are_pairs(given) else []
+    if not heads or not all(0 <= i < num_layers and 0 <= j < num_heads for i, j in heads):
+        raise ValueError(
+            f"{what} must be pairs of a layer below {num_layers} and a head below {num_heads}; got {shown(given)}"
+        )
+    return [(int(i), int(j)) for i, j in heads]
+
+
+def _are_pairs(given: Any) -> bool:
+    return isinstance(given, (list, tuple)) and all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and all(type(number) is int for number in pair)
+        for pair in given
+    )
+
+
+def _checked_indices(name: str, argument: str, given: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Return integers [n] from 0 to ``count - 1``, of which there must be one."""
+    array = np.asarray(given)
+    if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
+        raise TypeError(f"{name}: {argument} must be integers [n], one at least; got {shown(given)}")
+    if array.min() < 0 or array.max() >= count:
+        wrong = int(array[(array < 0) | (array >= count)][0])
+        raise ValueError(f"{name}: {argument} must be from 0 to {count - 1}; got {wrong}")
+    return array.astype(np.int64)
+
+
+def _find_source(model: str | PathLike[str]) -> Source:
+    """Find the files of a model: a directory of transformers or of CTranslate2, or a name in the local cache."""
+    path = find_directory(model, organization=None)
+    if path.suffix == ".pt" or (path.is_dir() and _pt_in(path)):
+        raise ValueError(
+            f"{path} is a checkpoint of openai-whisper, which is not read; convert it by `python -m "
+            "transformers.models.whisper.convert_openai_to_hf --checkpoint_path NAME --pytorch_dump_folder_path FOLDER`"
+        )
+    return CTranslate2Source(path) if is_ctranslate2(path) else FolderSource(path)
+
+
+def _pt_in(folder: Path) -> list[Path]:
+    """Return the checkpoints of openai-whisper in a folder that has no other weights."""
+    others = [*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob("config.json")]
+    return [] if others else sorted(folder.glob("*.pt"))
+
+
+def _check_spectrogram(source: Source, front_end: Any) -> None:
+    """Refuse a preprocessor_config.json that asks for another spectrogram."""
+    path = source.path.with_name("preprocessor_config.json")
+    if path.exists():
+        entries = Entries.read(path)
+        for name, value in (_SPECTROGRAM | {"feature_size": front_end.mel_bins}).items():
+            given = entries.values.get(name, value)
+            if given != value or isinstance(given, bool) != isinstance(value, bool):
+                raise ValueError(f"{path}: {name} must be {value}; got {shown(given)}")
+
+
+def _tokenizer(source: Source, vocab_size: int) -> Tokenizer | NoTokenizer:
+    if not source.has_tokenizer:
+        return NoTokenizer(("another file",))
+    tokenizer = Tokenizer(source.tokenizer())
+    tokenizer.check_vocabulary(source.path, vocab_size)
+    return tokenizer
