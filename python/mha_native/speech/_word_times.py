@@ -70,7 +70,7 @@ def _aligned(
         return []
     before = [tokens.start, *task]
     read = [*before, tokens.no_timestamps, *text, tokens.end]
-    weights, logits = model.alignment(encoded, window, read)
+    weights, logits = model.alignment(encoded, window, read, logits=True)
     heard: NDArray[np.float32] = weights[:, :, : num_frames // 2]
     heard = heard / heard.sum(-1, keepdims=True)
     first = len(before)  # the row that reads the last token before the text
