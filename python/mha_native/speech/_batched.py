@@ -9,11 +9,11 @@ import numpy as np
 
 from ..functions.messages import shown
 from ..functions.scalars import checked_integer
-from ._audio import SAMPLING_RATE, Audio, AudioSource, open_audio
+from ._audio import SAMPLING_RATE, Audio, AudioSource, Joined, open_audio
 from ._mel import HOP
 from ._options import APPENDED, PREPENDED, TEMPERATURES, Segment, TranscriptionInfo, checked_seconds
 from ._transcribe import FRAMES_PER_SECOND, Transcriber, Windows, compression_ratio, filled, language_probabilities
-from ._voice_activity import Joined, SpanTimes, VadOptions, speech_spans
+from ._voice_activity import SpanTimes, VadOptions, speech_spans
 from ._word_times import add_words
 from .whisper_model import WhisperModel, in_recording, vad_options_of, with_progress
 

@@ -70,12 +70,12 @@ def _aligned(
         return []
     before = [tokens.start, *task]
     read = [*before, tokens.no_timestamps, *text, tokens.end]
-    weights, logits = model.alignment(encoded, window, read)
-    # The row that reads a token is where the next one is looked for: from the last token before the text on.
-    rows = slice(len(before), len(read) - 1)
-    heard: NDArray[np.float32] = weights[:, rows, : num_frames // 2]
+    weights, logits = model.alignment(encoded, window, read, logits=True)
+    heard: NDArray[np.float32] = weights[:, :, : num_frames // 2]
     heard = heard / heard.sum(-1, keepdims=True)
-    return align_words(heard, text, _probabilities(logits[rows][:-1, : tokens.end], text), tokens.tokenizer, language)
+    first = len(before)  # the row that reads the last token before the text
+    probabilities = _probabilities(logits[first : first + len(text), : tokens.end], text)
+    return align_words(heard, text, probabilities, tokens.tokenizer, language, before=first)
 
 
 def _probabilities(logits: NDArray[np.float32], text: Sequence[int]) -> NDArray[np.float32]:

@@ -18,7 +18,7 @@ from ..functions.scalars import checked_boolean, checked_integer, checked_real
 from ..layers._constructor_arguments import WeightDType
 from ..models.files.hub_cache import find_directory
 from ..models.speech_seq2seq import SpeechSeq2Seq
-from ._audio import SAMPLING_RATE, Audio, AudioSource, open_audio
+from ._audio import SAMPLING_RATE, Audio, AudioSource, Joined, open_audio
 from ._mel import HOP, LogMel
 from ._options import (
     APPENDED,
@@ -32,7 +32,7 @@ from ._options import (
 )
 from ._prompt import SpeechTokens
 from ._transcribe import FRAMES_PER_SECOND, Transcriber, Windows, clips, detect
-from ._voice_activity import Joined, SpanTimes, VadOptions, speech_spans
+from ._voice_activity import SpanTimes, VadOptions, speech_spans
 
 _logger = logging.getLogger(__name__)
 
