@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeAlias
+from typing import Any, BinaryIO, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -313,6 +313,29 @@ class _Recording:
                 f"{self._name}: source must have finite samples; sample {first + at} is {float(samples[at])}"
             )
         return samples
+
+
+class Joined:
+    """Spans of an audio, one after another: speech without the silence between."""
+
+    def __init__(self, audio: Audio, spans: list[tuple[int, int]]) -> None:
+        self._audio, self._spans = audio, spans
+        lengths = [stop - start for start, stop in spans]
+        self._firsts = np.cumsum([0, *lengths]).tolist()  # of each span, and the length of all
+
+    @property
+    def length(self) -> int:
+        """The number of samples of all spans."""
+        return cast(int, self._firsts[-1])
+
+    def read(self, start: int, stop: int) -> Samples:
+        """Return samples, [at most stop - start]; fewer at the end."""
+        pieces = [
+            self._audio.read(begin + max(start - first, 0), begin + min(stop - first, end - begin))
+            for (begin, end), first in zip(self._spans, self._firsts, strict=False)
+            if first < stop and first + end - begin > start
+        ]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
 
 
 def _by_soundfile() -> tuple[OpenFile, Any]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -272,29 +272,6 @@ def _padded(spans: list[tuple[int, int]], length: int, options: VadOptions) -> l
         starts[i + 1] = int(max(0, starts[i + 1] - share))
         ends[i] = int(min(length, ends[i] + share))
     return list(zip(starts, ends, strict=True))
-
-
-class Joined:
-    """Spans of an audio, one after another: speech without the silence between."""
-
-    def __init__(self, audio: Audio, spans: list[tuple[int, int]]) -> None:
-        self._audio, self._spans = audio, spans
-        lengths = [stop - start for start, stop in spans]
-        self._firsts = np.cumsum([0, *lengths]).tolist()  # of each span, and the length of all
-
-    @property
-    def length(self) -> int:
-        """The number of samples of all spans."""
-        return cast(int, self._firsts[-1])
-
-    def read(self, start: int, stop: int) -> Samples:
-        """Return samples, [at most stop - start]; fewer at the end."""
-        pieces = [
-            self._audio.read(begin + max(start - first, 0), begin + min(stop - first, end - begin))
-            for (begin, end), first in zip(self._spans, self._firsts, strict=False)
-            if first < stop and first + end - begin > start
-        ]
-        return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
 
 
 class SpanTimes:

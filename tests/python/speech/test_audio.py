@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mha_native.speech._audio import audio_blocks, decode_audio, open_audio
-from mha_native.speech._voice_activity import Joined
+from mha_native.speech._audio import Joined, audio_blocks, decode_audio, open_audio
 
 soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("soxr")

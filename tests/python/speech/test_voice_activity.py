@@ -12,8 +12,8 @@ from matrix import matrix, nightly
 from recordings import recording
 
 from mha_native.speech import _voice_activity
-from mha_native.speech._audio import open_audio
-from mha_native.speech._voice_activity import Joined, SpanTimes, VadOptions, _found, _padded, speech_spans
+from mha_native.speech._audio import Joined, open_audio
+from mha_native.speech._voice_activity import SpanTimes, VadOptions, _found, _padded, speech_spans
 
 SECOND = 16_000
 
