@@ -1,8 +1,7 @@
 """Speech to text by a pretrained encoder-decoder: Whisper. The steps that a search for the best text is made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,30 +9,21 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..functions.messages import in_the_name_of, shown
 from ..functions.runtime import threads_of_call
-from ..functions.scalars import checked_integer
+from ..functions.scalars import checked_boolean, checked_integer
 from ..functions.token_cache import TokenCache
 from ..layers._constructor_arguments import WeightDType, checked_dtypes
 from .architecture.family import SPEECH_TO_TEXT
 from .architecture.model import Model
 from .architecture.open import open_model
-from .files.ctranslate2 import CTranslate2Source, is_ctranslate2
-from .files.entries import Entries
-from .files.folder import FolderSource
-from .files.hub_cache import find_directory
 from .files.source import Source
+from .files.speech_files import SpeechSettings, check_spectrogram, checked_heads, find_speech
 from .pretrained import PretrainedModel
 from .text.tokenizer import NoTokenizer, Tokenizer, require_library
-
-# Models with so many tokens know several languages, where no file says so.
-_MULTILINGUAL_TOKENS = 51865
 
 # The caches of a decoder begin with room for so many sequences; with more of them it doubles.
 _FIRST_SEQUENCES = 8
 
 _PAGE = 64  # tokens of a page of the caches
-
-# The settings of the spectrogram, in preprocessor_config.json, that all models share.
-_SPECTROGRAM = {"sampling_rate": 16000, "hop_length": 160, "n_fft": 400, "padding_value": 0.0, "do_normalize": False}
 
 
 class EncodedSpeech:
@@ -109,9 +99,8 @@ class SpeechDecoder:
         cu_seqlens = np.concatenate([[0], np.cumsum(counts[order])])
         places = np.concatenate([self._lengths[i] + np.arange(counts[i]) for i in order])
         stack, threads = self._model.stacks[1], self._num_threads
-        front_end: Any = stack.front_end
         with in_the_name_of(name):
-            x = front_end(new[rows], cu_seqlens, threads, places=places)
+            x = stack.front_end(new[rows], cu_seqlens, threads, places=places)
             x = stack.run(
                 x,
                 caches=self._caches,
@@ -154,7 +143,9 @@ class SpeechDecoder:
         """Return the tokens [N] of all sequences, and the number of tokens of each [n]."""
         given = [np.asarray(of_sequence) for of_sequence in tokens]
         if len(given) != len(self._windows):
-            raise ValueError(f"{name}: tokens must be an array for each sequence, {len(self._windows)}; got {len(given)}")
+            raise ValueError(
+                f"{name}: tokens must be an array for each sequence, {len(self._windows)}; got {len(given)}"
+            )
         for i, array in enumerate(given):
             if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
                 raise TypeError(
@@ -221,7 +212,7 @@ class SpeechSeq2Seq(PretrainedModel):
         self, model: Model, source: Source, tokenizer: Tokenizer | NoTokenizer, num_threads: int | None = None
     ) -> None:
         self._model, self._tokenizer, self._num_threads = model, tokenizer, num_threads
-        self._settings = _Settings(source, model)
+        self._settings = SpeechSettings(source, model.config)
 
     @classmethod
     def from_pretrained(
@@ -257,9 +248,9 @@ class SpeechSeq2Seq(PretrainedModel):
             require_library()
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
             threads = threads_of_call(function, num_threads)
-            source = _find_source(model)
+            source = find_speech(model)
             opened = open_model(source, SPEECH_TO_TEXT)
-            _check_spectrogram(source, opened.config.stacks[0].front_end)
+            check_spectrogram(source, opened.config)
             tokenizer = _tokenizer(source, opened.config.vocab_size)
             return cls(opened.load(kind, stored), source, tokenizer, threads)
 
@@ -304,9 +295,7 @@ class SpeechSeq2Seq(PretrainedModel):
             rows = self._model.speech_rows(given, threads)
         return EncodedSpeech(rows, self._model.stacks[1].layers)
 
-    def decoder(
-        self, encoded: EncodedSpeech, sequences: ArrayLike, *, num_threads: int | None = None
-    ) -> SpeechDecoder:
+    def decoder(self, encoded: EncodedSpeech, sequences: ArrayLike, *, num_threads: int | None = None) -> SpeechDecoder:
         """Begin sequences of tokens about windows.
 
         Parameters
@@ -337,8 +326,9 @@ class SpeechSeq2Seq(PretrainedModel):
         tokens: ArrayLike,
         heads: Sequence[tuple[int, int]] | None = None,
         *,
+        logits: bool = False,
         num_threads: int | None = None,
-    ) -> NDArray[np.floating]:
+    ) -> Any:
         """Return the weights that tokens give to the rows of a window, in a few heads of the decoder.
 
         Parameters
@@ -351,6 +341,8 @@ class SpeechSeq2Seq(PretrainedModel):
             All tokens that the decoder reads, from the one that starts a text on.
         heads : sequence of (layer, head), optional
             Default: `alignment_heads`. Weights of other heads are not computed.
+        logits : bool, default False
+            Return the logits of the same pass, too.
         num_threads : int, optional
             Threads of this call; default: the `num_threads` of `from_pretrained`.
 
@@ -358,8 +350,11 @@ class SpeechSeq2Seq(PretrainedModel):
         -------
         weights : float32 [h, T, S]
             In the order of `heads`; rows sum to 1. float64 for a model in float64.
+        logits : float32 [T, V]
+            Only with `logits`: the logits of the token after each of the tokens.
         """
         name = f"{type(self).__name__}.alignment"
+        with_logits = checked_boolean(name, "logits", logits)
         self._check_encoded(name, encoded)
         place = checked_integer(name, "window", window, 0, len(encoded.rows) - 1)
         read = _checked_indices(name, "tokens", tokens, self.vocab_size)
@@ -367,10 +362,12 @@ class SpeechSeq2Seq(PretrainedModel):
             raise ValueError(f"{name}: tokens must be at most {self.max_target_positions}; got {len(read)}")
         decoder = self._model.config.stacks[1]
         given = self.alignment_heads if heads is None else heads
-        chosen = _checked_heads(f"{name}: heads", given, len(decoder.blocks), decoder.blocks[0].num_heads)
+        chosen = checked_heads(f"{name}: heads", given, len(decoder.blocks), decoder.blocks[0].num_heads)
         threads = self._threads(name, num_threads)
         with in_the_name_of(name):
-            return self._model.memory_weights(encoded._memory_caches(threads), place, read, chosen, threads)
+            caches = encoded._memory_caches(threads)
+            weights, rows = self._model.memory_weights(caches, place, read, chosen, threads)
+            return (weights, self._model.logits(rows, threads)) if with_logits else weights
 
     @property
     def tokenizer(self) -> Tokenizer | NoTokenizer:
@@ -385,8 +382,7 @@ class SpeechSeq2Seq(PretrainedModel):
     @property
     def mel_bins(self) -> int:
         """M, the features of a frame: 80, or 128 for large-v3 and models that are made from it."""
-        front_end: Any = self._model.config.stacks[0].front_end
-        return int(front_end.mel_bins)
+        return int(self._model.config.stacks[0].front_end.mel_bins)
 
     @property
     def max_frames(self) -> int:
@@ -442,49 +438,6 @@ class SpeechSeq2Seq(PretrainedModel):
             raise ValueError(f"{name}: encoded must be from encode of this model; got {shown(encoded)}")
 
 
-class _Settings:
-    """The settings of decoding in the files of a model, checked."""
-
-    def __init__(self, source: Source, model: Model) -> None:
-        self.generation: Mapping[str, Any] = source.generation
-        path = source.path.with_name("generation_config.json")
-        generation, config = Entries(path, source.generation), Entries(source.path, source.config)
-        vocab_size, decoder = model.config.vocab_size, model.config.stacks[1]
-        num_layers, num_heads = len(decoder.blocks), decoder.blocks[0].num_heads
-
-        def tokens(name: str) -> tuple[int, ...]:
-            entries = generation if generation.has(name) else config
-            values = entries.values.get(name)
-            if isinstance(values, list):  # transformers and CTranslate2 take -1 for tokens that they choose themselves
-                entries = Entries(entries.path, {name: [token for token in values if token != -1]})
-            return entries.tokens(name, vocab_size)
-
-        self.suppress_ids, self.suppress_ids_begin = tokens("suppress_tokens"), tokens("begin_suppress_tokens")
-        self.alignment_heads = tuple((i, j) for i in range(num_layers // 2, num_layers) for j in range(num_heads))
-        if generation.has("alignment_heads"):
-            given = generation.values["alignment_heads"]
-            self.alignment_heads = tuple(_checked_heads(f"{path}: alignment_heads", given, num_layers, num_heads))
-        is_large = vocab_size >= _MULTILINGUAL_TOKENS
-        self.multilingual = generation.flag("is_multilingual", is_large)
-
-
-def _checked_heads(what: str, given: Any, num_layers: int, num_heads: int) -> list[tuple[int, int]]:
-    """Return pairs of a layer and a head; ValueError unless there is one, and all are in the model."""
-    heads = [tuple(pair) for pair in given] if _are_pairs(given) else []
-    if not heads or not all(0 <= i < num_layers and 0 <= j < num_heads for i, j in heads):
-        raise ValueError(
-            f"{what} must be pairs of a layer below {num_layers} and a head below {num_heads}; got {shown(given)}"
-        )
-    return [(int(i), int(j)) for i, j in heads]
-
-
-def _are_pairs(given: Any) -> bool:
-    return isinstance(given, (list, tuple)) and all(
-        isinstance(pair, (list, tuple)) and len(pair) == 2 and all(type(number) is int for number in pair)
-        for pair in given
-    )
-
-
 def _checked_indices(name: str, argument: str, given: ArrayLike, count: int) -> NDArray[np.int64]:
     """Return integers [n] from 0 to ``count - 1``, of which there must be one."""
     array = np.asarray(given)
@@ -494,34 +447,6 @@ def _checked_indices(name: str, argument: str, given: ArrayLike, count: int) -> 
         wrong = int(array[(array < 0) | (array >= count)][0])
         raise ValueError(f"{name}: {argument} must be from 0 to {count - 1}; got {wrong}")
     return array.astype(np.int64)
-
-
-def _find_source(model: str | PathLike[str]) -> Source:
-    """Find the files of a model: a directory of transformers or of CTranslate2, or a name in the local cache."""
-    path = find_directory(model, organization=None)
-    if path.suffix == ".pt" or (path.is_dir() and _pt_in(path)):
-        raise ValueError(
-            f"{path} is a checkpoint of openai-whisper, which is not read; convert it by `python -m "
-            "transformers.models.whisper.convert_openai_to_hf --checkpoint_path NAME --pytorch_dump_folder_path FOLDER`"
-        )
-    return CTranslate2Source(path) if is_ctranslate2(path) else FolderSource(path)
-
-
-def _pt_in(folder: Path) -> list[Path]:
-    """Return the checkpoints of openai-whisper in a folder that has no other weights."""
-    others = [*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob("config.json")]
-    return [] if others else sorted(folder.glob("*.pt"))
-
-
-def _check_spectrogram(source: Source, front_end: Any) -> None:
-    """Refuse a preprocessor_config.json that asks for another spectrogram."""
-    path = source.path.with_name("preprocessor_config.json")
-    if path.exists():
-        entries = Entries.read(path)
-        for name, value in (_SPECTROGRAM | {"feature_size": front_end.mel_bins}).items():
-            given = entries.values.get(name, value)
-            if given != value or isinstance(given, bool) != isinstance(value, bool):
-                raise ValueError(f"{path}: {name} must be {value}; got {shown(given)}")
 
 
 def _tokenizer(source: Source, vocab_size: int) -> Tokenizer | NoTokenizer:
