@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..functions.messages import in_the_name_of, shown
 from ..functions.runtime import threads_of_call
-from ..functions.scalars import checked_integer
+from ..functions.scalars import checked_boolean, checked_integer
 from ..functions.token_cache import TokenCache
 from ..layers._constructor_arguments import WeightDType, checked_dtypes
 from .architecture.family import SPEECH_TO_TEXT
@@ -337,8 +337,9 @@ class SpeechSeq2Seq(PretrainedModel):
         tokens: ArrayLike,
         heads: Sequence[tuple[int, int]] | None = None,
         *,
+        logits: bool = False,
         num_threads: int | None = None,
-    ) -> NDArray[np.floating]:
+    ) -> Any:
         """Return the weights that tokens give to the rows of a window, in a few heads of the decoder.
 
         Parameters
@@ -351,6 +352,8 @@ class SpeechSeq2Seq(PretrainedModel):
             All tokens that the decoder reads, from the one that starts a text on.
         heads : sequence of (layer, head), optional
             Default: `alignment_heads`. Weights of other heads are not computed.
+        logits : bool, default False
+            Return the logits of the same pass, too.
         num_threads : int, optional
             Threads of this call; default: the `num_threads` of `from_pretrained`.
 
@@ -358,8 +361,11 @@ class SpeechSeq2Seq(PretrainedModel):
         -------
         weights : float32 [h, T, S]
             In the order of `heads`; rows sum to 1. float64 for a model in float64.
+        logits : float32 [T, V]
+            Only with `logits`: the logits of the token after each of the tokens.
         """
         name = f"{type(self).__name__}.alignment"
+        with_logits = checked_boolean(name, "logits", logits)
         self._check_encoded(name, encoded)
         place = checked_integer(name, "window", window, 0, len(encoded.rows) - 1)
         read = _checked_indices(name, "tokens", tokens, self.vocab_size)
@@ -370,7 +376,9 @@ class SpeechSeq2Seq(PretrainedModel):
         chosen = _checked_heads(f"{name}: heads", given, len(decoder.blocks), decoder.blocks[0].num_heads)
         threads = self._threads(name, num_threads)
         with in_the_name_of(name):
-            return self._model.memory_weights(encoded._memory_caches(threads), place, read, chosen, threads)
+            caches = encoded._memory_caches(threads)
+            weights, rows = self._model.memory_weights(caches, place, read, chosen, threads)
+            return (weights, self._model.logits(rows, threads)) if with_logits else weights
 
     @property
     def tokenizer(self) -> Tokenizer | NoTokenizer:

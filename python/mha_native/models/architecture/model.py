@@ -225,28 +225,27 @@ class Model:
         tokens: NDArray[np.int64],
         heads: Sequence[tuple[int, int]],
         num_threads: int | None,
-    ) -> NDArray[Any]:
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the weights [h, T, S] of some heads (layer, head) in the attention of tokens [T] to a memory.
 
-        `memory` are the caches of `project_memory`, of which the tokens read sequence `window`. Only the weights of
-        these heads are computed.
+        Also return the rows [T, E] of the last layer. `memory` are the caches of `project_memory`, of which the tokens
+        read sequence `window`. Only the weights of these heads are computed.
         """
         stack = self.stacks[1]
         front_end: Any = stack.front_end
         cu_seqlens = np.array([0, len(tokens)])
         x = front_end(tokens, cu_seqlens, num_threads)
         weights: dict[tuple[int, int], NDArray[Any]] = {}
-        last = max(layer for layer, _ in heads)
+        reads: Any = {"cu_seqlens": cu_seqlens, "memory_sequences": np.array([window]), "num_threads": num_threads}
         for i, (layer, cache) in enumerate(zip(stack.layers.layers, memory, strict=True)):
             chosen = sorted({head for of_layer, head in heads if of_layer == i})
             if chosen:
                 found = layer._memory_weights(x, cache, window, chosen, num_threads)
                 weights |= {(i, head): of_head for head, of_head in zip(chosen, found, strict=True)}
-            if i == last:
-                break
-            x = layer(x, memory_cache=cache, cu_seqlens=cu_seqlens, memory_sequences=np.array([window]),
-                      num_threads=num_threads)
-        return np.stack([widened(weights[head]) for head in heads])
+            x = layer(x, memory_cache=cache, **reads)
+        if stack.layers.norm is not None:
+            x = stack.layers.norm(x, num_threads=num_threads)
+        return np.stack([widened(weights[head]) for head in heads]), x
 
     def cached(
         self, num_threads: int | None, sequences: Sequence[list[int]] | None = None, copies: int = 1

@@ -237,6 +237,8 @@ def _variables(cursor: _Cursor) -> dict[str, Variable]:
         if name not in variables:
             raise ValueError(f"alias {shown(alias)} must be of a variable before it; got {shown(name)}")
         variables[alias] = variables[name]
+        if (scale := variables.get(f"{name}_scale")) is not None:  # which has no alias of its own
+            variables.setdefault(f"{alias}_scale", scale)
     if not cursor.is_at_end:
         raise ValueError(f"it must end at byte {cursor.position}, after its aliases")
     return variables
