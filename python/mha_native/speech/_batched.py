@@ -194,7 +194,9 @@ hotwords, language_detection_threshold, language_detection_segments
                 languages = [found[0][0] for found in language_probabilities(model, tokens, encoded)]
             prompts = [transcriber.prompt(language, history) for language in languages]
             windows = range(len(batch))
-            attempts = transcriber.attempts(encoded, windows, prompts, options.temperatures[0], [c.start // HOP for c in batch])
+            attempts = transcriber.attempts(
+                encoded, windows, prompts, options.temperatures[0], [c.start // HOP for c in batch]
+            )
             for i, (chunk, attempt) in enumerate(zip(batch, attempts, strict=True)):
                 seconds = (chunk.end - chunk.start) / SAMPLING_RATE
                 segments, _, _ = transcriber.split(attempt, chunk.start / SAMPLING_RATE, seconds)

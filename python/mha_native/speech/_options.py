@@ -269,4 +269,3 @@ def _tokens(function: str, name: str, given: Any, least: int, vocab_size: int) -
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(f"{function}: {name} must be a list of tokens; got {shown(given)}")
     return [checked_integer(function, f"a token of {name}", token, least, vocab_size - 1) for token in given]
-

@@ -238,9 +238,7 @@ class Transcriber:
                 del history[: -self.tokens.max_length]
                 seek = following if following > seek else seek + num_frames  # never the same window again
 
-    def split(
-        self, attempt: Attempt, offset: float, duration: float
-    ) -> tuple[list[Segment], int | None, bool]:
+    def split(self, attempt: Attempt, offset: float, duration: float) -> tuple[list[Segment], int | None, bool]:
         """Return the segments of the text of a window, as `split` cuts it, with the other results of `split`."""
         decoded, first_timestamp = attempt.decoded, self.tokens.first_timestamp
         parts, advance, is_closed = split(decoded.tokens, first_timestamp, offset, duration)
@@ -313,9 +311,7 @@ def _skip(
                 segment.start - last_end > threshold or segment.start < threshold or segment.start - begin < 2
             )
             window_end = begin + span.most_frames / FRAMES_PER_SECOND
-            is_silent_after = (
-                next_start - segment.end > threshold or _is_anomaly(after) or window_end - segment.end < 2
-            )
+            is_silent_after = next_start - segment.end > threshold or _is_anomaly(after) or window_end - segment.end < 2
             if is_silent_before and is_silent_after:
                 following = round(max(begin + 1, segment.start) * FRAMES_PER_SECOND)
                 if span.num_all / FRAMES_PER_SECOND - segment.end < threshold:
@@ -334,9 +330,7 @@ def language_probabilities(model: Any, tokens: SpeechTokens, encoded: Any) -> li
     logits = state.step([np.array([tokens.start])] * count)[:, list(tokens.languages.values())]
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     shares = powers / powers.sum(-1, keepdims=True)
-    return [
-        [(codes[place], float(row[place])) for place in np.argsort(-row, kind="stable").tolist()] for row in shares
-    ]
+    return [[(codes[place], float(row[place])) for place in np.argsort(-row, kind="stable").tolist()] for row in shares]
 
 
 def detect(

@@ -141,9 +141,7 @@ class WhisperModel:
         if model_kwargs:
             raise TypeError(f"{name}: got an unexpected keyword argument {shown(next(iter(model_kwargs)))}")
         if compute_type not in _COMPUTE_TYPES:
-            raise ValueError(
-                f"{name}: compute_type must be one of {listed(_COMPUTE_TYPES)}; got {shown(compute_type)}"
-            )
+            raise ValueError(f"{name}: compute_type must be one of {listed(_COMPUTE_TYPES)}; got {shown(compute_type)}")
         if weight_dtype is not None and compute_type not in ("default", "auto"):
             raise ValueError(f"{name}: weight_dtype and compute_type={compute_type!r} exclude each other")
         checked_integer(name, "num_workers", num_workers, 1)

@@ -58,16 +58,19 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def searched(
-    next_logs: Callable[[list[int]], np.ndarray], prefix: list[int], beams: int, patience: float, power: float, most: int
+    next_logs: Callable[[list[int]], np.ndarray],
+    prefix: list[int],
+    beams: int,
+    patience: float,
+    power: float,
+    most: int,
 ) -> tuple[list[int], float]:
     """The text of the search of CTranslate2, with its log-probability, by plain lists."""
     active = [(list(prefix), 0.0)]
     ended: list[tuple[float, list[int], float]] = []
     for length in range(len(prefix) + 1, most + 1):
         continued = [
-            (log + step, [*text, token])
-            for text, log in active
-            for token, step in enumerate(next_logs(text).tolist())
+            (log + step, [*text, token]) for text, log in active for token, step in enumerate(next_logs(text).tolist())
         ]
         found: list[tuple[float, list[int]] | None] = sorted(continued, key=lambda each: -each[0])[: 2 * beams]
         if prefix and length == len(prefix) + 1:
@@ -102,7 +105,12 @@ def test_texts_are_those_of_the_search_written_down(beams: int, patience: float,
     for model in models:
         (found,) = decode(model, None, [0], [prompt], PLAIN, NO_SPEECH, options, [0])
         tokens, log = searched(
-            lambda text, model=model: log_softmax(model.logits(0, (2, START, *text))), prefix, beams, patience, power, 12
+            lambda text, model=model: log_softmax(model.logits(0, (2, START, *text))),
+            prefix,
+            beams,
+            patience,
+            power,
+            12,
         )
         assert found.tokens == tokens
         assert found.avg_logprob == pytest.approx(log / (len(tokens) + 1), abs=1e-5)
@@ -124,9 +132,7 @@ def test_windows_have_the_texts_that_they_have_alone(temperature: float) -> None
     prompts = [Prompt([*range(length), START, 7], length, 0, 40) for length in (0, 3, 1, 6)]
     seeds = [8, 9, 10, 11]
     together = decode(model, None, range(4), prompts, PLAIN, NO_SPEECH, options, seeds)
-    alone = [
-        decode(model, None, [i], [prompts[i]], PLAIN, NO_SPEECH, options, [seeds[i]])[0] for i in range(4)
-    ]
+    alone = [decode(model, None, [i], [prompts[i]], PLAIN, NO_SPEECH, options, [seeds[i]])[0] for i in range(4)]
     assert together == alone
     assert len({tuple(each.tokens) for each in together}) > 1
 

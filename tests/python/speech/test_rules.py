@@ -63,7 +63,11 @@ def test_without_timestamps_there_are_no_rules_of_time() -> None:
 
 @pytest.mark.parametrize("num_prefix", [0, 2])
 def test_suppressed_tokens_never_come_and_some_not_first(num_prefix: int) -> None:
-    given: dict[str, Any] = {"suppressed": np.array([3]), "suppressed_first": np.array([4, END]), "has_timestamps": False}
+    given: dict[str, Any] = {
+        "suppressed": np.array([3]),
+        "suppressed_first": np.array([4, END]),
+        "has_timestamps": False,
+    }
     prefix = [1, 2][:num_prefix]
     assert allowed(prefix, num_prefix=num_prefix, **given) == set(range(SIZE)) - {3, 4, END}
     assert allowed([*prefix, 5], num_prefix=num_prefix, **given) == set(range(SIZE)) - {3}

@@ -114,7 +114,9 @@ def test_empty_recordings_have_no_segments(model: WhisperModel) -> None:
 
 
 def test_the_prefix_begins_the_text_and_suppressed_tokens_are_not_in_it(model: WhisperModel) -> None:
-    (segment,) = model.transcribe(recording("sentence"), beam_size=1, prefix="Once there was", without_timestamps=True)[0]
+    (segment,) = model.transcribe(recording("sentence"), beam_size=1, prefix="Once there was", without_timestamps=True)[
+        0
+    ]
     assert segment.text.startswith(" Once there was")
     mariner = model.tokens.encode(" mariner")
     (segment,) = model.transcribe(recording("sentence"), beam_size=1, suppress_tokens=[-1, *mariner])[0]
@@ -207,7 +209,9 @@ def test_arguments_are_those_of_faster_whisper() -> None:
         assert list(own) == list(other)
         for name, parameter in other.items():
             default = own[name].default
-            same = list(default) == list(parameter.default) if isinstance(default, tuple) else default == parameter.default
+            same = (
+                list(default) == list(parameter.default) if isinstance(default, tuple) else default == parameter.default
+            )
             assert same, name
     assert set(inspect.signature(peer.WhisperModel).parameters) <= set(inspect.signature(WhisperModel).parameters)
     for record in ("Segment", "Word", "TranscriptionInfo", "TranscriptionOptions"):
