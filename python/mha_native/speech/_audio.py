@@ -432,5 +432,6 @@ def _blocks_of(array: NDArray[Any]) -> Iterator[Channels]:
 
 
 def _sentence(error: BaseException) -> str:
-    text = getattr(error, "error_string", None) or str(error)  # of soundfile, without the repr of the file
+    # Of soundfile without the repr of the file, and of PyAV without number and path.
+    text = getattr(error, "error_string", None) or getattr(error, "strerror", None) or str(error)
     return " ".join(text.removeprefix("Error : ").split()).rstrip(".") or name_of_type(error)
