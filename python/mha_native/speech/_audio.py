@@ -24,8 +24,8 @@ Channels: TypeAlias = NDArray[np.float32]  # [samples, channels]
 # A path, a file object of bytes, or an array.
 AudioSource: TypeAlias = "str | PathLike[str] | BinaryIO | Tensor"
 
-# From a file and what closes it to its rate and its blocks.
-OpenFile: TypeAlias = "Callable[[BinaryIO, ExitStack], tuple[int, Iterator[Channels]]]"
+# From a path and what closes the file to its rate and its blocks.
+OpenFile: TypeAlias = "Callable[[str, ExitStack], tuple[int, Iterator[Channels]]]"
 
 SAMPLING_RATE = 16_000  # of every Whisper model
 
@@ -58,7 +58,7 @@ def decode_audio(
     ----------
     source : path, file object, or [samples] or [samples, channels]
         Files are read by soundfile (WAV, FLAC, OGG, MP3 and others), and where it cannot, by PyAV if it is installed
-        (M4A, video and others). A file object is read from its beginning, and a pipe is copied to a temporary file.
+        (M4A, video and others). File objects, from their beginning, and pipes are copied to a temporary file.
         Integers of 8 to 32 bits become numbers from -1 to 1.
     sampling_rate : int
         In samples a second. Another rate of the source is resampled by soxr.
@@ -96,7 +96,7 @@ def decode_audio(
     if not split_stereo:
         return open_audio(source, sampling_rate, source_rate=source_rate).whole()
     with ExitStack() as stack:
-        kept = _seekable(source, stack)  # read twice, also a pipe
+        kept, _ = _path_or_array(source, stack)  # read twice, also a pipe
         left, right = (_Recording(kept, sampling_rate, source_rate, side, "decode_audio").whole() for side in (0, 1))
     return left, right
 
@@ -171,11 +171,11 @@ class _Recording:
         self._name, self._channel = function, channel
         self._rate = checked_integer(function, "sampling_rate", sampling_rate, 1, _MOST_RATE)
         self._stack = ExitStack()  # closes copies of pipes when the recording is gone
-        self._source = _seekable(source, self._stack)
+        self._source, self._label = _path_or_array(source, self._stack)
         self._array: Samples | None = None
         self._length: int | None = None
         self._decode: Callable[[], Iterator[Samples]] = self._decode_file
-        if isinstance(self._source, str) or hasattr(self._source, "read"):
+        if isinstance(self._source, str):
             if source_rate is not None:
                 raise TypeError(f"{function}: source_rate is the rate of an array; a file has its own")
         else:
@@ -204,7 +204,6 @@ class _Recording:
         """The number of samples. The first use may decode the source once."""
         if self._length is None:
             self._length = sum(map(len, self._decode()))
-            self._restart()  # a file object has one position
         return self._length
 
     def read(self, start: int, stop: int) -> Samples:
@@ -238,20 +237,16 @@ class _Recording:
         self._first = 0  # of the samples that are held
 
     def _decode_file(self) -> Iterator[Samples]:
+        if not Path(self._source).stat().st_size:
+            raise ValueError(f"{self._name}: source must be audio; {self._label} is empty")
         with ExitStack() as stack:
-            source = self._source
-            file = stack.enter_context(open(source, "rb")) if isinstance(source, str) else source
-            label = shown(source) if isinstance(source, str) else "the file object"
-            if file.seek(0, 2) == 0:
-                raise ValueError(f"{self._name}: source must be audio; {label} is empty")
-            rate, blocks = self._opened(file, label, stack)
+            rate, blocks = self._opened(stack)
             yield from self._resampled(blocks, rate)
 
-    def _opened(self, file: BinaryIO, label: str, stack: ExitStack) -> tuple[int, Iterator[Channels]]:
-        """Return the rate and the samples of a file, by the first package that knows its format."""
+    def _opened(self, stack: ExitStack) -> tuple[int, Iterator[Channels]]:
+        """Return the rate and the samples of the file, by the first package that knows its format."""
         reasons, missing = [], []
         for package, opener in (("soundfile", _by_soundfile), ("av", _by_av)):
-            file.seek(0)
             try:
                 with needed_package(self._name, package, "speech"):
                     open_file, errors = opener()
@@ -259,18 +254,18 @@ class _Recording:
                 missing.append(error)
                 continue
             try:
-                rate, blocks = open_file(file, stack)
+                rate, blocks = open_file(self._source, stack)
             except errors as error:
                 reasons.append(f"{package}: {_sentence(error)}")
                 continue
-            return rate, self._with_damage_named(blocks, errors, label, rate)
+            return rate, self._with_damage_named(blocks, errors, rate)
         if not reasons:
             raise missing[0]
         if missing:
             reasons.append(f"av, which reads more formats, is not installed: {pip_install('av')}")
-        raise ValueError(f"{self._name}: source must be audio; {label} is none ({'; '.join(reasons)})")
+        raise ValueError(f"{self._name}: source must be audio; {self._label} is none ({'; '.join(reasons)})")
 
-    def _with_damage_named(self, blocks: Iterator[Channels], errors: Any, label: str, rate: int) -> Iterator[Channels]:
+    def _with_damage_named(self, blocks: Iterator[Channels], errors: Any, rate: int) -> Iterator[Channels]:
         count = 0
         try:
             for block in blocks:
@@ -278,7 +273,7 @@ class _Recording:
                 count += len(block)
         except errors as error:
             at = f"somewhere after {count / rate:.1f} s of audio"
-            raise ValueError(f"{self._name}: {label} is damaged {at}: {_sentence(error)}") from error
+            raise ValueError(f"{self._name}: {self._label} is damaged {at}: {_sentence(error)}") from error
 
     def _resampled(self, blocks: Iterator[Channels], rate: int) -> Iterator[Samples]:
         """Yield one channel of finite samples at the rate of the recording."""
@@ -342,8 +337,8 @@ def _by_soundfile() -> tuple[OpenFile, Any]:
     """Return the function that opens a file, and the errors that it and its blocks raise."""
     import soundfile
 
-    def open_file(file: BinaryIO, stack: ExitStack) -> tuple[int, Iterator[Channels]]:
-        sound = stack.enter_context(soundfile.SoundFile(file))
+    def open_file(path: str, stack: ExitStack) -> tuple[int, Iterator[Channels]]:
+        sound = stack.enter_context(soundfile.SoundFile(path))
 
         def blocks() -> Iterator[Channels]:
             left = sound.frames
@@ -362,8 +357,8 @@ def _by_av() -> tuple[OpenFile, Any]:
     """Return the function that opens a file, and the errors that it and its blocks raise."""
     import av
 
-    def open_file(file: BinaryIO, stack: ExitStack) -> tuple[int, Iterator[Channels]]:
-        container = stack.enter_context(av.open(file, metadata_errors="ignore"))
+    def open_file(path: str, stack: ExitStack) -> tuple[int, Iterator[Channels]]:
+        container = stack.enter_context(av.open(path, metadata_errors="ignore"))
         if not container.streams.audio:
             raise ValueError("it has no audio")
         stream = container.streams.audio[0]
@@ -380,25 +375,30 @@ def _by_av() -> tuple[OpenFile, Any]:
     return open_file, (av.FFmpegError, ValueError)
 
 
-def _seekable(source: AudioSource, stack: ExitStack) -> Any:
-    """Return a path as a str, a file object that can seek, or an array. A pipe is copied to a temporary file."""
+def _path_or_array(source: AudioSource, stack: ExitStack) -> tuple[Any, str]:
+    """Return the path of a file, or an array; and a name for messages.
+
+    File objects and pipes are copied to a temporary file. A decoder that called them from C would lose an interrupt.
+    """
     if isinstance(source, (str, PathLike)):
-        path = fspath(source)
+        path, label = fspath(source), shown(fspath(source))
         if Path(path).is_fifo() or Path(path).is_char_device():
             with open(path, "rb") as pipe:
-                return _copied(pipe, stack)
+                return _copied(pipe, stack), label
         with open(path, "rb"):  # an OSError before any work
-            return path
+            return path, label
     if hasattr(source, "read"):
-        return source if source.seekable() else _copied(source, stack)
-    return source
+        if source.seekable():
+            source.seek(0)
+        return _copied(source, stack), "the file object"
+    return source, ""
 
 
-def _copied(pipe: Any, stack: ExitStack) -> Any:
-    copy = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115, closed by the stack
-    shutil.copyfileobj(pipe, copy)
-    copy.seek(0)
-    return copy
+def _copied(file: Any, stack: ExitStack) -> str:
+    path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "audio"
+    with open(path, "wb") as copy:
+        shutil.copyfileobj(file, copy)
+    return str(path)
 
 
 def _checked_array(function: str, source: Tensor) -> NDArray[Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from command_line import assert_refused, run
@@ -14,6 +16,7 @@ from recordings import recording, recording_file
 from terminal import Terminal
 
 from mha_native.commands import transcribe
+from mha_native.commands.output import PARTIAL_FILES
 from mha_native.speech import Segment, WhisperModel
 from mha_native.speech._writers import WRITERS, Layout
 
@@ -107,7 +110,8 @@ def test_an_interrupt_leaves_whole_files(model: str, sentence: str, tmp_path: Pa
     command = ["transcribe", "--model", model, "--beam-size", "1", "--output-dir", str(tmp_path)]
     with Terminal(*command, *files) as terminal:
         terminal.wait_for("sentence.txt")
-        terminal.wait_for("s of audio")  # in the bar of the second one
+        while not list(tmp_path.glob(PARTIAL_FILES)):  # of the second one
+            time.sleep(0.02)
         terminal.interrupt()
         code, shown = terminal.end()
     assert code == 130
@@ -116,6 +120,14 @@ def test_an_interrupt_leaves_whole_files(model: str, sentence: str, tmp_path: Pa
         "sentence.txt": sentence,
         "five_minutes.txt": "as it was",
     }
+
+
+def test_progress_is_in_seconds_of_audio(segments: list[Segment]) -> None:
+    shown: list[tuple[float | None, int]] = []
+    progress: Any = SimpleNamespace(show=lambda share, count: shown.append((share, count)))
+    given = [replace(segments[0], end=end) for end in (1.2, 3.0, 3.06)]
+    assert list(transcribe._shown(iter(given), cast(Any, SimpleNamespace(duration=3.05)), progress)) == given
+    assert shown == [(1.2 / 3.05, 1), (3.0 / 3.05, 3), (1, 3)]
 
 
 @pytest.mark.parametrize(
