@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..functions.messages import shown
-from ..functions.scalars import checked_integer
 from ._audio import SAMPLING_RATE, Audio, AudioSource, Joined, open_audio
 from ._mel import HOP
 from ._options import APPENDED, PREPENDED, TEMPERATURES, Segment, TranscriptionInfo, checked_seconds
-from ._transcribe import FRAMES_PER_SECOND, Transcriber, Windows, compression_ratio, filled, language_probabilities
+from ._transcribe import FRAMES_PER_SECOND, Transcriber, compression_ratio, filled, language_probabilities
 from ._voice_activity import SpanTimes, VadOptions, speech_spans
 from ._word_times import add_words
 from .whisper_model import WhisperModel, in_recording, vad_options_of, with_progress
@@ -151,8 +150,8 @@ hotwords, language_detection_threshold, language_detection_segments
             chunks, length = [Chunk(0, source.length)], source.length
         else:
             raise ValueError(
-                f"{name}: a recording of {duration:g} s needs vad_filter or clip_timestamps, since it is not shorter than a "
-                f"window of {seconds} s"
+                f"{name}: a recording of {duration:g} s needs vad_filter or clip_timestamps, since it is not shorter "
+                f"than a window of {seconds} s"
             )
         detected = model.language(arguments, model.windows(source if length else whole, None), 0)
         options = model.options(arguments, clip_timestamps if clip_timestamps else spans)

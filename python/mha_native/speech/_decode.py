@@ -149,8 +149,8 @@ def decode(
     state = model.decoder(encoded, list(windows))
     # The logits after the start of the transcript tell whether somebody speaks, the last ones what is written next.
     starts = [prompt.start + 1 for prompt in prompts]
-    read = [np.array(prompt.tokens[:start]) for prompt, start in zip(prompts, starts, strict=True)]
-    logits = state.step(read, last_only=True)
+    begins = [np.array(prompt.tokens[:start]) for prompt, start in zip(prompts, starts, strict=True)]
+    logits = state.step(begins, last_only=True)
     no_speech_probs = [_probability(row, no_speech) for row in logits]
     left = [np.array(prompt.tokens[start:]) for prompt, start in zip(prompts, starts, strict=True)]
     if len(left[0]):  # the prompts of a call have the same tokens of a task
@@ -166,7 +166,9 @@ def decode(
     sources = np.repeat(np.arange(len(prompts)), copies)  # the sequence of `state` that each row of logits continues
     going = searches
     while going:
-        kept, tokens, read = [], [], 0
+        kept: list[NDArray[np.int64]] = []
+        tokens: list[NDArray[np.int64]] = []
+        read = 0
         for search in going:
             num_read = len(search.last_tokens)
             kept.append(read + search.step(logits[read : read + num_read]))

@@ -11,7 +11,8 @@ from ..functions.scalars import checked_integer, checked_real
 from ._prompt import TASKS, Prompt, SpeechTokens
 
 PREPENDED = "\"'“¿([{-"
-APPENDED = "\"'.。,，!！?？:：”)]}、"
+APPENDED = "\"'.。,，!！?？:：”)]}、"  # noqa: RUF001 (signs of Chinese and Japanese)
+SENTENCE_ENDS = ".。!！?？"  # noqa: RUF001
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 

@@ -11,8 +11,10 @@ TASKS = ("transcribe", "translate")
 SECONDS_PER_TIMESTAMP = 0.02
 
 # Marks of subtitles that nobody speaks, such as "[laughs]", "(music)", speakers' names and notes.
-_SIGNS = tuple('"#()*+/:;<=>@[\\]^_`{|}~「」『』') + tuple(
-    "<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪".split()
+_SIGNS = (
+    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
+    *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))"),
+    *("[[", "]]", "{{", "}}", "♪♪", "♪♪♪"),
 )
 _NOTES = tuple("♩♪♫♬♭♮♯")
 _BEFORE_WORDS = (" -", " '")  # a dash or a quote inside of a word is speech

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._decode import Decoded, SearchOptions, decode
-from ._options import Segment, TranscriptionOptions, check_room
+from ._options import APPENDED, PREPENDED, Segment, TranscriptionOptions, check_room
 from ._prompt import SECONDS_PER_TIMESTAMP, Prompt, SpeechTokens
 from ._rules import TokenRules
 from ._word_times import add_words
@@ -20,8 +20,6 @@ _FRAMES_PER_TIMESTAMP = 2
 # Segments of words that are very short, long or improbable were probably not spoken.
 _MOST_JUDGED = 8
 _LEAST_PROBABILITY, _SHORT_WORD, _LONG_WORD = 0.15, 0.133, 2.0
-
-_PUNCTUATION = "\"'“¿([{-\"'.。,，!！?？:：”)]}、"
 
 _logger = logging.getLogger(__name__)
 
@@ -280,7 +278,7 @@ def _is_anomaly(segment: Segment | None) -> bool:
     """Return whether the words of a segment are so short, long or improbable that probably nobody spoke them."""
     if segment is None or not segment.words:
         return False
-    words = [word for word in segment.words if word.word not in _PUNCTUATION][:_MOST_JUDGED]
+    words = [word for word in segment.words if word.word not in PREPENDED + APPENDED][:_MOST_JUDGED]
     score = 0.0
     for word in words:
         length = word.end - word.start

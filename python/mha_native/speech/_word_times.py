@@ -1,16 +1,16 @@
 """The times of the words of segments, by the cross-attention of the decoder."""
 
 from collections.abc import Sequence
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._options import Segment, TranscriptionOptions, Word
+from ._options import SENTENCE_ENDS, Segment, TranscriptionOptions, Word
 from ._prompt import SpeechTokens
 from ._words import TimedWord, align_words, merge_punctuation
 
-_SENTENCE_ENDS = ".。!！?？"
 _LONGEST_MEDIAN = 0.7  # seconds of a usual word
 _PAUSE = 4  # usual words
 _MOST_APART = 0.5  # seconds between a timestamp and the word next to it
@@ -33,7 +33,7 @@ def add_words(
     `last_end` is the end of the last speech before the window, in seconds. Return the end of the last speech in it.
     """
     texts = [[token for token in segment.tokens if token < tokens.end] for segment in segments]
-    words = _aligned(model, tokens, task, language, encoded, window, num_frames, sum(texts, []))
+    words = _aligned(model, tokens, task, language, encoded, window, num_frames, list(chain.from_iterable(texts)))
     lengths = [word.end - word.start for word in words if word.end != word.start]
     usual = min(_LONGEST_MEDIAN, float(np.median(lengths))) if lengths else 0.0
     if lengths:
@@ -87,11 +87,11 @@ def _probabilities(logits: NDArray[np.float32], text: Sequence[int]) -> NDArray[
 
 def _shorten_at_sentences(words: Sequence[TimedWord], most: float) -> None:
     """Cut long words at the ends of sentences, where silence was taken for a part of them."""
-    for before, word in zip(words, words[1:], strict=False):
+    for before, word in pairwise(words):
         if word.end - word.start > most:
-            if word.word in _SENTENCE_ENDS:
+            if word.word in SENTENCE_ENDS:
                 word.end = word.start + most
-            elif before.word in _SENTENCE_ENDS:
+            elif before.word in SENTENCE_ENDS:
                 word.start = word.end - most
 
 

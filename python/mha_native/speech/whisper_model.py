@@ -18,6 +18,7 @@ from ..functions.scalars import checked_boolean, checked_integer, checked_real
 from ..layers._constructor_arguments import WeightDType
 from ..models.files.hub_cache import find_directory
 from ..models.speech_seq2seq import SpeechSeq2Seq
+from ..models.text.tokenizer import NoTokenizer
 from ._audio import SAMPLING_RATE, Audio, AudioSource, Joined, open_audio
 from ._mel import HOP, LogMel
 from ._options import (
@@ -157,7 +158,10 @@ class WhisperModel:
             )
             stored = _COMPUTE_TYPES[compute_type] if weight_dtype is None else weight_dtype
             self.model = SpeechSeq2Seq.from_pretrained(folder, weight_dtype=stored, num_threads=threads)
-            self.tokens = SpeechTokens(self.model.tokenizer, self.model.max_target_positions)
+            tokenizer = self.model.tokenizer
+            if isinstance(tokenizer, NoTokenizer):
+                tokenizer.refuse(f"{folder}: transcripts")
+            self.tokens = SpeechTokens(tokenizer, self.model.max_target_positions)
         self.mel = LogMel(self.model.mel_bins, threads)
 
     @property

@@ -114,14 +114,13 @@ def test_empty_recordings_have_no_segments(model: WhisperModel) -> None:
 
 
 def test_the_prefix_begins_the_text_and_suppressed_tokens_are_not_in_it(model: WhisperModel) -> None:
-    (segment,) = model.transcribe(recording("sentence"), beam_size=1, prefix="Once there was", without_timestamps=True)[
-        0
-    ]
+    samples, greedy = recording("sentence"), {"beam_size": 1, "without_timestamps": True}
+    (segment,) = model.transcribe(samples, prefix="Once there was", **greedy)[0]
     assert segment.text.startswith(" Once there was")
     mariner = model.tokens.encode(" mariner")
-    (segment,) = model.transcribe(recording("sentence"), beam_size=1, suppress_tokens=[-1, *mariner])[0]
+    (segment,) = model.transcribe(samples, suppress_tokens=[-1, *mariner], **greedy)[0]
     assert not set(mariner) & set(segment.tokens)
-    (segment,) = model.transcribe(recording("sentence"), beam_size=1, max_new_tokens=4, without_timestamps=True)[0]
+    (segment,) = model.transcribe(samples, max_new_tokens=4, **greedy)[0]
     assert len(segment.tokens) == 4
 
 
@@ -209,10 +208,9 @@ def test_arguments_are_those_of_faster_whisper() -> None:
         assert list(own) == list(other)
         for name, parameter in other.items():
             default = own[name].default
-            same = (
-                list(default) == list(parameter.default) if isinstance(default, tuple) else default == parameter.default
-            )
-            assert same, name
+            if isinstance(default, tuple):  # of a list there
+                default = list(default)
+            assert default == parameter.default, name
     assert set(inspect.signature(peer.WhisperModel).parameters) <= set(inspect.signature(WhisperModel).parameters)
     for record in ("Segment", "Word", "TranscriptionInfo", "TranscriptionOptions"):
         import mha_native.speech
