@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     form = options.output_format or Path(options.output or "").suffix.removeprefix(".") or "txt"
     if form not in WRITERS:
         raise UserError(f"--output must end in {', '.join(f'.{known}' for known in WRITERS)}; got {options.output}")
-    layout = Layout(*(getattr(options, name) for name in _LAYOUT), options.highlight_words)
+    layout = Layout(highlight_words=options.highlight_words, **{name: getattr(options, name) for name in _LAYOUT})
     if layout != Layout() and not options.word_timestamps:
         options.usage_error("the layout of subtitles needs --word-timestamps")
     if len(options.files) > 1 and options.output_dir is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from os import PathLike, fspath
@@ -170,8 +171,9 @@ class _Recording:
     ) -> None:
         self._name, self._channel = function, channel
         self._rate = checked_integer(function, "sampling_rate", sampling_rate, 1, _MOST_RATE)
-        self._stack = ExitStack()  # closes copies of pipes when the recording is gone
-        self._source, self._label = _path_or_array(source, self._stack)
+        stack = ExitStack()
+        weakref.finalize(self, stack.close)  # removes a copy with the recording
+        self._source, self._label = _path_or_array(source, stack)
         self._array: Samples | None = None
         self._length: int | None = None
         self._decode: Callable[[], Iterator[Samples]] = self._decode_file
@@ -187,10 +189,6 @@ class _Recording:
                 self._array, self._length = self._finite(array, 0), len(array)
             self._decode = lambda: self._resampled(_blocks_of(array), rate)
         self._restart()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_stack"):
-            self._stack.close()
 
     def whole(self) -> Samples:
         """Return all samples."""
@@ -395,10 +393,11 @@ def _path_or_array(source: AudioSource, stack: ExitStack) -> tuple[Any, str]:
 
 
 def _copied(file: Any, stack: ExitStack) -> str:
-    path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "audio"
-    with open(path, "wb") as copy:
+    folder = tempfile.mkdtemp()
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    with open(Path(folder) / "audio", "wb") as copy:
         shutil.copyfileobj(file, copy)
-    return str(path)
+    return copy.name
 
 
 def _checked_array(function: str, source: Tensor) -> NDArray[Any]:
