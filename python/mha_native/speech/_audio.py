@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from os import PathLike, fspath
 from pathlib import Path
@@ -186,8 +186,8 @@ class _Recording:
                 function, "source_rate", source_rate, 1, _MOST_RATE
             )  # fmt: skip
             if rate == self._rate and array.ndim == 1 and array.dtype == np.float32:
-                self._array, self._length = self._finite(array, 0), len(array)
-            self._decode = lambda: self._resampled(_blocks_of(array), rate)
+                self._array, self._length = _finite(function, array, 0), len(array)
+            self._decode = lambda: _resampled(function, _blocks_of(array), rate, sampling_rate, channel)
         self._restart()
 
     def whole(self) -> Samples:
@@ -239,7 +239,7 @@ class _Recording:
             raise ValueError(f"{self._name}: source must be audio; {self._label} is empty")
         with ExitStack() as stack:
             rate, blocks = self._opened(stack)
-            yield from self._resampled(blocks, rate)
+            yield from _resampled(self._name, blocks, rate, self._rate, self._channel)
 
     def _opened(self, stack: ExitStack) -> tuple[int, Iterator[Channels]]:
         """Return the rate and the samples of the file, by the first package that knows its format."""
@@ -273,39 +273,50 @@ class _Recording:
             at = f"somewhere after {count / rate:.1f} s of audio"
             raise ValueError(f"{self._name}: {self._label} is damaged {at}: {_sentence(error)}") from error
 
-    def _resampled(self, blocks: Iterator[Channels], rate: int) -> Iterator[Samples]:
-        """Yield one channel of finite samples at the rate of the recording."""
-        stream = None
-        if rate != self._rate:
-            with needed_package(self._name, "soxr", "speech"):
-                import soxr
-            stream = soxr.ResampleStream(rate, self._rate, 1, dtype="float32")
-        count = 0
-        for block in blocks:
-            samples = self._finite(self._mixed(block), count)
-            count += len(samples)
-            if stream is not None:
-                samples = stream.resample_chunk(samples)
-            if len(samples):
-                yield samples
-        if stream is not None and len(samples := stream.resample_chunk(np.zeros(0, np.float32), last=True)):
+
+def samples_of_blocks(
+    function: str, blocks: Iterable[Tensor], source_rate: int, sampling_rate: int = SAMPLING_RATE
+) -> Iterator[Samples]:
+    """Yield blocks of any dtype and number of channels as samples of one channel at `sampling_rate`."""
+    checked = (part for block in blocks for part in _blocks_of(_checked_array(function, block)))
+    return _resampled(function, checked, source_rate, sampling_rate)
+
+
+def _resampled(
+    function: str, blocks: Iterator[Channels], rate: int, target: int, channel: int | None = None
+) -> Iterator[Samples]:
+    """Yield one channel of finite samples, or the mean of all, at the rate `target`."""
+    stream = None
+    if rate != target:
+        with needed_package(function, "soxr", "speech"):
+            import soxr
+        stream = soxr.ResampleStream(rate, target, 1, dtype="float32")
+    count = 0
+    for block in blocks:
+        samples = _finite(function, _mixed(function, block, channel), count)
+        count += len(samples)
+        if stream is not None:
+            samples = stream.resample_chunk(samples)
+        if len(samples):
             yield samples
+    if stream is not None and len(samples := stream.resample_chunk(np.zeros(0, np.float32), last=True)):
+        yield samples
 
-    def _mixed(self, block: Channels) -> Samples:
-        channels = block.shape[1]
-        if self._channel is not None:
-            if channels > 2:
-                raise ValueError(f"{self._name}: split_stereo needs one or two channels; got {channels}")
-            return np.ascontiguousarray(block[:, min(self._channel, channels - 1)])
-        return block[:, 0] if channels == 1 else block.mean(axis=1)
 
-    def _finite(self, samples: Samples, first: int) -> Samples:
-        if not np.isfinite(samples).all():
-            at = int(np.argmin(np.isfinite(samples)))
-            raise ValueError(
-                f"{self._name}: source must have finite samples; sample {first + at} is {float(samples[at])}"
-            )
-        return samples
+def _mixed(function: str, block: Channels, channel: int | None) -> Samples:
+    channels = block.shape[1]
+    if channel is not None:
+        if channels > 2:
+            raise ValueError(f"{function}: split_stereo needs one or two channels; got {channels}")
+        return np.ascontiguousarray(block[:, min(channel, channels - 1)])
+    return block[:, 0] if channels == 1 else block.mean(axis=1)
+
+
+def _finite(function: str, samples: Samples, first: int) -> Samples:
+    if not np.isfinite(samples).all():
+        at = int(np.argmin(np.isfinite(samples)))
+        raise ValueError(f"{function}: source must have finite samples; sample {first + at} is {float(samples[at])}")
+    return samples
 
 
 class Joined:
