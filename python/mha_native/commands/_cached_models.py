@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..functions.messages import shown
-from ..models.architecture.family import EMBEDDING, GENERATION, TEXT_TO_TEXT
+from ..models.architecture.family import EMBEDDING, GENERATION, SPEECH_TO_TEXT, TEXT_TO_TEXT
 from ..models.architecture.open import OpenModel, open_model
 from ..models.architecture.registry import families_of
 from ..models.files.checkpoint import Checkpoint
+from ..models.files.ctranslate2 import is_ctranslate2
 from ..models.files.folder import FolderSource
 from ..models.files.gguf.file import GGUFFile
 from ..models.files.gguf.source import GGUFSource
@@ -25,10 +26,11 @@ from ..models.files.modules_json import first_transformer, read_modules, read_tr
 from ..models.files.sentence_files import read_sentence_config
 from ..models.files.source import Source
 from ..models.files.special_tokens import read_special_tokens
+from ..models.files.speech_files import SpeechSettings, check_spectrogram, speech_in
 from ..models.heads.classification import TEXTS, TOKENS, head_of
 from ..models.heads.embedding import read_head
 from ..models.heads.labels import read_labels
-from ..models.kinds import CLASSIFIER, EMBEDDINGS, ENCODER_DECODER, LANGUAGE, TOKEN_CLASSIFIER, kind_of
+from ..models.kinds import CLASSIFIER, EMBEDDINGS, ENCODER_DECODER, LANGUAGE, SPEECH, TOKEN_CLASSIFIER, kind_of
 from ..models.text.prompts import read_settings
 
 
@@ -111,7 +113,7 @@ def _describe_file(path: Path, found: dict[str, Any]) -> None:
 
 def _describe_folder(home: Path, found: dict[str, Any]) -> None:
     folder = first_transformer(home)
-    config = read_json(folder / "config.json", dict)
+    config = speech_in(home).config if is_ctranslate2(home) else read_json(folder / "config.json", dict)
     family = str(config.get("model_type"))
     name = kind_of(home, config)
     found |= {"family": family, "kind": name}
@@ -161,6 +163,15 @@ def _check_text_to_text(home: Path, folder: Path) -> None:
         pass
 
 
+def _check_speech(home: Path, folder: Path) -> None:
+    source = speech_in(home)
+    opened = open_model(source, SPEECH_TO_TEXT)
+    check_spectrogram(source, opened.config)
+    SpeechSettings(source, opened.config)
+    with opened.tensors():
+        pass
+
+
 def _check_language_folder(home: Path, folder: Path) -> None:
     require_file(home / "tokenizer.json")
     _check_language_model(FolderSource(home))
@@ -183,4 +194,5 @@ _KINDS = {
     ENCODER_DECODER: _Kind(TEXT_TO_TEXT, _check_text_to_text),
     CLASSIFIER: _Kind(EMBEDDING, partial(_check_classifier, task=TEXTS)),
     TOKEN_CLASSIFIER: _Kind(EMBEDDING, partial(_check_classifier, task=TOKENS)),
+    SPEECH: _Kind(SPEECH_TO_TEXT, _check_speech),
 }

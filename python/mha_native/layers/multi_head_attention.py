@@ -432,7 +432,7 @@ class MultiHeadAttention(LayerState):
         weight, bias, scale = self._core.weights()[0][0]
         rows = np.concatenate([head * self.head_dim + np.arange(self.head_dim) for head in heads])
         chosen = weight[rows] if scale is None else weight[rows].astype(np.float32) * scale[rows, np.newaxis]
-        query = linear(x, chosen, None if bias is None else bias[rows], num_threads=num_threads)
+        query: NDArray[Any] = linear(x, chosen, None if bias is None else bias[rows], num_threads=num_threads)
         return query.reshape(len(x), len(heads), self.head_dim).swapaxes(0, 1)
 
     def append_to(

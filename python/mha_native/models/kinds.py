@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .architecture.family import EMBEDDING, GENERATION, TEXT_TO_TEXT
+from .architecture.family import EMBEDDING, GENERATION, SPEECH_TO_TEXT, TEXT_TO_TEXT
 from .architecture.registry import families_of
 from .heads.classification import TEXTS, TOKENS
 
 EMBEDDINGS, LANGUAGE, ENCODER_DECODER = "embedding", "language model", "encoder-decoder"
-CLASSIFIER, TOKEN_CLASSIFIER = "classifier", "token classifier"
+CLASSIFIER, TOKEN_CLASSIFIER, SPEECH = "classifier", "token classifier", "speech model"
 
 # The kinds by the ends of the names of classes in transformers.
 _CLASSIFIERS = {TEXTS: CLASSIFIER, TOKENS: TOKEN_CLASSIFIER}
@@ -20,17 +20,19 @@ _OF_CLASSES = {
     "MTModel": ENCODER_DECODER,
 }
 # Of a class without a kind of its own, such as BertModel.
-_OF_ROLES = {EMBEDDING: EMBEDDINGS, GENERATION: LANGUAGE, TEXT_TO_TEXT: ENCODER_DECODER}
+_OF_ROLES = {EMBEDDING: EMBEDDINGS, GENERATION: LANGUAGE, TEXT_TO_TEXT: ENCODER_DECODER, SPEECH_TO_TEXT: SPEECH}
 
 
 def kind_of(home: Path, config: Mapping[str, Any]) -> str | None:
     """Return the kind of the model in a folder with the config.json `config`, by its class in transformers or else by
     its family; None if both are unknown."""
+    family = str(config.get("model_type"))
+    if family in families_of(SPEECH_TO_TEXT):  # its class has the name of an encoder-decoder of texts
+        return SPEECH
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     for kinds in (_CLASSIFIERS, {"": EMBEDDINGS} if (home / "modules.json").exists() else _OF_CLASSES):
         for ending, kind in kinds.items():
             if name.endswith(ending):
                 return kind
-    family = str(config.get("model_type"))
     return next((kind for role, kind in _OF_ROLES.items() if family in families_of(role)), None)

@@ -1,8 +1,7 @@
 """Speech to text by a pretrained encoder-decoder: Whisper. The steps that a search for the best text is made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,33 +15,35 @@ from ..layers._constructor_arguments import WeightDType, checked_dtypes
 from .architecture.family import SPEECH_TO_TEXT
 from .architecture.model import Model
 from .architecture.open import open_model
-from .files.ctranslate2 import CTranslate2Source, is_ctranslate2
-from .files.entries import Entries
-from .files.folder import FolderSource
-from .files.hub_cache import find_directory
 from .files.source import Source
+from .files.speech_files import SpeechSettings, check_spectrogram, checked_heads, find_speech
 from .pretrained import PretrainedModel
 from .text.tokenizer import NoTokenizer, Tokenizer, require_library
-
-# Models with so many tokens know several languages, where no file says so.
-_MULTILINGUAL_TOKENS = 51865
 
 # The caches of a decoder begin with room for so many sequences; with more of them it doubles.
 _FIRST_SEQUENCES = 8
 
 _PAGE = 64  # tokens of a page of the caches
 
-# The settings of the spectrogram, in preprocessor_config.json, that all models share.
-_SPECTROGRAM = {"sampling_rate": 16000, "hop_length": 160, "n_fft": 400, "padding_value": 0.0, "do_normalize": False}
-
 
 class EncodedSpeech:
     """Rows of windows of speech, from `SpeechSeq2Seq.encode`.
 
-    Attributes
+    Parameters
     ----------
     rows : [B, S, E]
         The rows of the encoder for B windows, in the dtype of the model: one for two frames.
+    layers
+        The decoder that reads them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mha_native.models import SpeechSeq2Seq
+    >>> model = SpeechSeq2Seq.from_pretrained("openai/whisper-tiny.en")
+    >>> encoded = model.encode(np.zeros((2, 80, 20), np.float32))
+    >>> encoded.rows.shape == (2, 10, model.embed_dim)
+    True
     """
 
     def __init__(self, rows: NDArray[Any], layers: Any) -> None:
@@ -59,12 +60,32 @@ class EncodedSpeech:
 
 
 class SpeechDecoder:
-    """Sequences of tokens that a decoder reads step by step, each about one window: see `SpeechSeq2Seq.decoder`.
+    """Sequences of tokens that a decoder reads step by step, each about one window.
 
-    Attributes
+    Use `SpeechSeq2Seq.decoder` to begin them.
+
+    Parameters
     ----------
-    lengths : int64 [n]
-        The number of tokens that each sequence has read.
+    model, encoded, windows, num_threads
+        The parts that `SpeechSeq2Seq.decoder` has checked.
+
+    Notes
+    -----
+    Only one call at a time may change a decoder.
+
+    Examples
+    --------
+    A beam search: two sequences continue the first one.
+
+    >>> import numpy as np
+    >>> from mha_native.models import SpeechSeq2Seq
+    >>> model = SpeechSeq2Seq.from_pretrained("openai/whisper-tiny.en")
+    >>> decoder = model.decoder(model.encode(np.zeros((1, 80, 20), np.float32)), [0])
+    >>> logits = decoder.step([[50257, 50362]], last_only=True)
+    >>> decoder.select([0, 0])
+    >>> logits = decoder.step([[464], [632]])
+    >>> decoder.lengths
+    array([3, 3])
     """
 
     def __init__(
@@ -77,6 +98,7 @@ class SpeechDecoder:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
+        """The number of tokens that each sequence has read, [n]."""
         return self._lengths.copy()
 
     def step(self, tokens: Sequence[ArrayLike], *, last_only: bool = False) -> NDArray[np.floating]:
@@ -101,6 +123,7 @@ class SpeechDecoder:
             If an argument breaks a rule, or a sequence becomes longer than `max_target_positions`. Nothing changes.
         """
         name = "SpeechDecoder.step"
+        only = checked_boolean(name, "last_only", last_only)
         new, counts = self._checked_tokens(name, tokens)
         # Sequences about one window come one after another, so that the keys of the window are read once.
         order = np.argsort(self._windows, kind="stable")
@@ -109,9 +132,8 @@ class SpeechDecoder:
         cu_seqlens = np.concatenate([[0], np.cumsum(counts[order])])
         places = np.concatenate([self._lengths[i] + np.arange(counts[i]) for i in order])
         stack, threads = self._model.stacks[1], self._num_threads
-        front_end: Any = stack.front_end
         with in_the_name_of(name):
-            x = front_end(new[rows], cu_seqlens, threads, places=places)
+            x = stack.front_end(new[rows], cu_seqlens, threads, places=places)
             x = stack.run(
                 x,
                 caches=self._caches,
@@ -124,7 +146,7 @@ class SpeechDecoder:
         self._lengths += counts
         in_order = np.empty_like(x)
         in_order[rows] = x
-        return self._model.logits(in_order[ends - 1] if last_only else in_order, threads)
+        return self._model.logits(in_order[ends - 1] if only else in_order, threads)
 
     def select(self, indices: ArrayLike) -> None:
         """Keep, copy and drop sequences: sequence i becomes a copy of sequence ``indices[i]``.
@@ -154,7 +176,9 @@ class SpeechDecoder:
         """Return the tokens [N] of all sequences, and the number of tokens of each [n]."""
         given = [np.asarray(of_sequence) for of_sequence in tokens]
         if len(given) != len(self._windows):
-            raise ValueError(f"{name}: tokens must be an array for each sequence, {len(self._windows)}; got {len(given)}")
+            raise ValueError(
+                f"{name}: tokens must be an array for each sequence, {len(self._windows)}; got {len(given)}"
+            )
         for i, array in enumerate(given):
             if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
                 raise TypeError(
@@ -221,7 +245,7 @@ class SpeechSeq2Seq(PretrainedModel):
         self, model: Model, source: Source, tokenizer: Tokenizer | NoTokenizer, num_threads: int | None = None
     ) -> None:
         self._model, self._tokenizer, self._num_threads = model, tokenizer, num_threads
-        self._settings = _Settings(source, model)
+        self._settings = SpeechSettings(source, model.config)
 
     @classmethod
     def from_pretrained(
@@ -257,9 +281,9 @@ class SpeechSeq2Seq(PretrainedModel):
             require_library()
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
             threads = threads_of_call(function, num_threads)
-            source = _find_source(model)
+            source = find_speech(model)
             opened = open_model(source, SPEECH_TO_TEXT)
-            _check_spectrogram(source, opened.config.stacks[0].front_end)
+            check_spectrogram(source, opened.config)
             tokenizer = _tokenizer(source, opened.config.vocab_size)
             return cls(opened.load(kind, stored), source, tokenizer, threads)
 
@@ -304,9 +328,7 @@ class SpeechSeq2Seq(PretrainedModel):
             rows = self._model.speech_rows(given, threads)
         return EncodedSpeech(rows, self._model.stacks[1].layers)
 
-    def decoder(
-        self, encoded: EncodedSpeech, sequences: ArrayLike, *, num_threads: int | None = None
-    ) -> SpeechDecoder:
+    def decoder(self, encoded: EncodedSpeech, sequences: ArrayLike, *, num_threads: int | None = None) -> SpeechDecoder:
         """Begin sequences of tokens about windows.
 
         Parameters
@@ -373,7 +395,7 @@ class SpeechSeq2Seq(PretrainedModel):
             raise ValueError(f"{name}: tokens must be at most {self.max_target_positions}; got {len(read)}")
         decoder = self._model.config.stacks[1]
         given = self.alignment_heads if heads is None else heads
-        chosen = _checked_heads(f"{name}: heads", given, len(decoder.blocks), decoder.blocks[0].num_heads)
+        chosen = checked_heads(f"{name}: heads", given, len(decoder.blocks), decoder.blocks[0].num_heads)
         threads = self._threads(name, num_threads)
         with in_the_name_of(name):
             caches = encoded._memory_caches(threads)
@@ -393,8 +415,7 @@ class SpeechSeq2Seq(PretrainedModel):
     @property
     def mel_bins(self) -> int:
         """M, the features of a frame: 80, or 128 for large-v3 and models that are made from it."""
-        front_end: Any = self._model.config.stacks[0].front_end
-        return int(front_end.mel_bins)
+        return int(self._model.config.stacks[0].front_end.mel_bins)
 
     @property
     def max_frames(self) -> int:
@@ -450,49 +471,6 @@ class SpeechSeq2Seq(PretrainedModel):
             raise ValueError(f"{name}: encoded must be from encode of this model; got {shown(encoded)}")
 
 
-class _Settings:
-    """The settings of decoding in the files of a model, checked."""
-
-    def __init__(self, source: Source, model: Model) -> None:
-        self.generation: Mapping[str, Any] = source.generation
-        path = source.path.with_name("generation_config.json")
-        generation, config = Entries(path, source.generation), Entries(source.path, source.config)
-        vocab_size, decoder = model.config.vocab_size, model.config.stacks[1]
-        num_layers, num_heads = len(decoder.blocks), decoder.blocks[0].num_heads
-
-        def tokens(name: str) -> tuple[int, ...]:
-            entries = generation if generation.has(name) else config
-            values = entries.values.get(name)
-            if isinstance(values, list):  # transformers and CTranslate2 take -1 for tokens that they choose themselves
-                entries = Entries(entries.path, {name: [token for token in values if token != -1]})
-            return entries.tokens(name, vocab_size)
-
-        self.suppress_ids, self.suppress_ids_begin = tokens("suppress_tokens"), tokens("begin_suppress_tokens")
-        self.alignment_heads = tuple((i, j) for i in range(num_layers // 2, num_layers) for j in range(num_heads))
-        if generation.has("alignment_heads"):
-            given = generation.values["alignment_heads"]
-            self.alignment_heads = tuple(_checked_heads(f"{path}: alignment_heads", given, num_layers, num_heads))
-        is_large = vocab_size >= _MULTILINGUAL_TOKENS
-        self.multilingual = generation.flag("is_multilingual", is_large)
-
-
-def _checked_heads(what: str, given: Any, num_layers: int, num_heads: int) -> list[tuple[int, int]]:
-    """Return pairs of a layer and a head; ValueError unless there is one, and all are in the model."""
-    heads = [tuple(pair) for pair in given] if _are_pairs(given) else []
-    if not heads or not all(0 <= i < num_layers and 0 <= j < num_heads for i, j in heads):
-        raise ValueError(
-            f"{what} must be pairs of a layer below {num_layers} and a head below {num_heads}; got {shown(given)}"
-        )
-    return [(int(i), int(j)) for i, j in heads]
-
-
-def _are_pairs(given: Any) -> bool:
-    return isinstance(given, (list, tuple)) and all(
-        isinstance(pair, (list, tuple)) and len(pair) == 2 and all(type(number) is int for number in pair)
-        for pair in given
-    )
-
-
 def _checked_indices(name: str, argument: str, given: ArrayLike, count: int) -> NDArray[np.int64]:
     """Return integers [n] from 0 to ``count - 1``, of which there must be one."""
     array = np.asarray(given)
@@ -502,34 +480,6 @@ def _checked_indices(name: str, argument: str, given: ArrayLike, count: int) -> 
         wrong = int(array[(array < 0) | (array >= count)][0])
         raise ValueError(f"{name}: {argument} must be from 0 to {count - 1}; got {wrong}")
     return array.astype(np.int64)
-
-
-def _find_source(model: str | PathLike[str]) -> Source:
-    """Find the files of a model: a directory of transformers or of CTranslate2, or a name in the local cache."""
-    path = find_directory(model, organization=None)
-    if path.suffix == ".pt" or (path.is_dir() and _pt_in(path)):
-        raise ValueError(
-            f"{path} is a checkpoint of openai-whisper, which is not read; convert it by `python -m "
-            "transformers.models.whisper.convert_openai_to_hf --checkpoint_path NAME --pytorch_dump_folder_path FOLDER`"
-        )
-    return CTranslate2Source(path) if is_ctranslate2(path) else FolderSource(path)
-
-
-def _pt_in(folder: Path) -> list[Path]:
-    """Return the checkpoints of openai-whisper in a folder that has no other weights."""
-    others = [*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob("config.json")]
-    return [] if others else sorted(folder.glob("*.pt"))
-
-
-def _check_spectrogram(source: Source, front_end: Any) -> None:
-    """Refuse a preprocessor_config.json that asks for another spectrogram."""
-    path = source.path.with_name("preprocessor_config.json")
-    if path.exists():
-        entries = Entries.read(path)
-        for name, value in (_SPECTROGRAM | {"feature_size": front_end.mel_bins}).items():
-            given = entries.values.get(name, value)
-            if given != value or isinstance(given, bool) != isinstance(value, bool):
-                raise ValueError(f"{path}: {name} must be {value}; got {shown(given)}")
 
 
 def _tokenizer(source: Source, vocab_size: int) -> Tokenizer | NoTokenizer:

@@ -231,6 +231,7 @@ def _edited(change: Any, **options: Any) -> bytes:
 def test_files_of_ctranslate2_that_are_refused(change: Any, options: Any, message: str, tmp_path: Path) -> None:
     tiny_speech.write_ctranslate2(tmp_path, tiny_speech.config())
     if message == "float64":  # not a type of the format; rows that three parts cannot share
+
         def change(found: Any) -> None:
             found["decoder/layer_0/self_attention/linear_0/weight"] = np.ones((70, 24), np.float32)
 
@@ -257,14 +258,14 @@ def test_every_cut_of_model_bin_is_refused(tmp_path: Path) -> None:
     # A shape whose product is far beyond the file.
     place = raw.index(struct.pack("<B2I", 2, VOCABULARY, 24)) + 1
     path.write_bytes(raw[:place] + struct.pack("<2I", 2**32 - 1, 2**32 - 1) + raw[place + 8 :])
-    with pytest.raises(ValueError, match="must have .* bytes for F32"):
+    with pytest.raises(ValueError, match=r"must have .* bytes for F32"):
         SpeechSeq2Seq.from_pretrained(tmp_path)
 
 
 def test_other_files_that_are_refused(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "tiny.pt").write_bytes(b"PK")
     for path in (tmp_path, tmp_path / "tiny.pt"):
-        with pytest.raises(ValueError, match="checkpoint of openai-whisper, .* convert it by .*convert_openai_to_hf"):
+        with pytest.raises(ValueError, match=r"checkpoint of openai-whisper, .* convert it by .*convert_openai_to_hf"):
             SpeechSeq2Seq.from_pretrained(path)
 
     def refused(name: str, entry: str, value: Any, message: str) -> None:

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from ...functions.options import ModelOptions
 from ...layers._constructor_arguments import checked_size
-from ..front_ends.frames import FramesConfig
 from ..front_ends.tokens import TokensConfig
 from .norms import NormConfig
 from .rotary import RotaryConfig
@@ -133,7 +132,7 @@ class StackConfig(NamedTuple):
     """A front end, blocks one after another, and a norm after the last."""
 
     # The rows that the first block reads. Each stack has its own front end, as in BART with two sets of positions.
-    front_end: TokensConfig | FramesConfig
+    front_end: Any  # a `TokensConfig` or a `FramesConfig`
     blocks: tuple[BlockConfig, ...]  # one for each layer
     final_norm: NormConfig | None
     is_causal: bool = False  # whether a row sees no row after itself
@@ -169,8 +168,7 @@ class ModelConfig(NamedTuple):
     @property
     def tokens(self) -> TokensConfig:
         """The front end of the last stack, which reads tokens in all models."""
-        front_end = self.stacks[-1].front_end
-        assert isinstance(front_end, TokensConfig)
+        front_end: TokensConfig = self.stacks[-1].front_end
         return front_end
 
     @property

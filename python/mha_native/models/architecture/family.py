@@ -245,7 +245,12 @@ def _positions(entries: Entries, family: Family, trained: int) -> tuple[int, int
 
 
 def _blocks(
-    entries: Entries, family: Family, stack: StackKeys, norm: NormConfig, front_end: TokensConfig | FramesConfig, reads_memory: bool
+    entries: Entries,
+    family: Family,
+    stack: StackKeys,
+    norm: NormConfig,
+    front_end: TokensConfig | FramesConfig,
+    reads_memory: bool,
 ) -> tuple[BlockConfig, ...]:
     keys, width, num_heads = family.keys, entries.size(family.keys.embed_dim), entries.size(stack.num_heads)
     # By default a second stack has as many layers as the first.

@@ -17,8 +17,6 @@ from ...functions.messages import in_the_name_of
 from ...layers._layer_options import in_dtype_of_scores, merged_options
 from ...layers.linear import Linear
 from ...layers.transformer import stack_of
-from ..front_ends.frames import Frames
-from ..front_ends.tokens import Tokens
 from ..generation.engine import CachedModel, NewTokens, read_padded
 from ..text.batching import batches, packed
 from .build import each_once, make_stack, rotary_tables, with_rotary
@@ -29,7 +27,7 @@ _MOST_LOGITS = 1 << 22
 
 
 class Stack:
-    """A front end and layers.
+    """A front end, `Tokens` or `Frames`, and layers.
 
     `position_bias` [H, 2 R + 1], as for attention, is one for all layers; `own_options` are as for `make_stack`.
     """
@@ -37,7 +35,7 @@ class Stack:
     def __init__(
         self,
         config: StackConfig,
-        front_end: Tokens | Frames,
+        front_end: Any,
         layers: Any,
         position_bias: NDArray[np.float32] | None = None,
         own_options: Sequence[Mapping[str, Any]] = (),
@@ -69,8 +67,8 @@ class Stack:
         token_types: NDArray[np.integer] | None = None,
     ) -> NDArray[Any]:
         """Return the rows [N, E] of the last layer for whole texts; the arguments are as for `Tokens`."""
-        front_end: Any = self.front_end
-        return self.through(front_end(tokens, cu_seqlens, num_threads, token_types=token_types), cu_seqlens, num_threads)
+        x = self.front_end(tokens, cu_seqlens, num_threads, token_types=token_types)
+        return self.through(x, cu_seqlens, num_threads)
 
     def through(self, x: NDArray[Any], cu_seqlens: NDArray[np.integer], num_threads: int | None) -> NDArray[Any]:
         """Return the rows [N, E] of the last layer for the rows `x` of the front end, which are overwritten."""
@@ -97,7 +95,7 @@ class Stack:
         layers = each_once(self.layers.layers, lambda layer: layer.quantize(weight_dtype))
         return self._with(self.front_end, layers, self.layers.norm)
 
-    def _with(self, front_end: Tokens | Frames, layers: Sequence[Any], norm: Any) -> "Stack":
+    def _with(self, front_end: Any, layers: Sequence[Any], norm: Any) -> "Stack":
         return Stack(
             self.config, front_end, make_stack(self.config, layers, norm, self._own), self._position_bias, self._own
         )
@@ -178,7 +176,7 @@ class Model:
 
     def speech_rows(self, features: NDArray[np.floating], num_threads: int | None) -> NDArray[Any]:
         """Return the rows [B, T / 2, E] of the encoder for B windows of frames, [B, M, T]: see `Frames`."""
-        stack: Any = self.stacks[0]
+        stack = self.stacks[0]
         batch, _, length = features.shape
         rows = length // 2
         x = stack.through(stack.front_end(features, num_threads), np.arange(batch + 1) * rows, num_threads)
@@ -232,9 +230,8 @@ class Model:
         read sequence `window`. Only the weights of these heads are computed.
         """
         stack = self.stacks[1]
-        front_end: Any = stack.front_end
         cu_seqlens = np.array([0, len(tokens)])
-        x = front_end(tokens, cu_seqlens, num_threads)
+        x = stack.front_end(tokens, cu_seqlens, num_threads)
         weights: dict[tuple[int, int], NDArray[Any]] = {}
         reads: Any = {"cu_seqlens": cu_seqlens, "memory_sequences": np.array([window]), "num_threads": num_threads}
         for i, (layer, cache) in enumerate(zip(stack.layers.layers, memory, strict=True)):

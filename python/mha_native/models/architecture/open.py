@@ -87,8 +87,7 @@ class OpenModel(NamedTuple):
         words = self.config.vocab_size, self.config.tokens.width
         yield from ((name, words) for name in self._words())
         for config, names in zip(self.config.stacks, self.family.stacks, strict=False):
-            front_end: Any = names.front_end
-            yield from front_end.shapes(config.front_end, self.optional)
+            yield from names.front_end.shapes(config.front_end, self.optional)
             if config.buckets is not None:
                 shape = config.buckets.num_buckets, config.blocks[0].num_heads
                 yield from ((name, shape) for name in names.position_biases(config))
@@ -127,8 +126,7 @@ def open_model(source: Source, role: str, max_positions: int | None = None) -> O
 
 def _word_tables(family: Family) -> tuple[str, ...]:
     """Return the names of the word table, which the last stack reads in all models."""
-    names = family.stacks[-1].front_end
-    assert isinstance(names, TokensNames)
+    names: TokensNames = family.stacks[-1].front_end
     return names.words
 
 
@@ -166,8 +164,7 @@ def _stack(
             own[i] = {} if sinks is None else {"sinks": sinks}
     numbers = config.numbers or list(made)
     layers = [made[i] for i in numbers]
-    names_of_rows: Any = names.front_end
-    front_end = config.front_end.built(names_of_rows.read(config.front_end, words, tensors, dtype))
+    front_end = config.front_end.built(names.front_end.read(config.front_end, words, tensors, dtype))
     norm = config.final_norm
     biases = [
         position_bias_of_buckets(tensors[name], config.buckets.max_distance, config.is_causal)

@@ -7,7 +7,6 @@ import numpy as np
 
 from ...functions.block_matrix import BlockMatrix, split_rows
 from ..files.source import Matrix, Shapes, Tensors
-from ..front_ends.frames import FramesNames
 from ..front_ends.tokens import TokensNames
 from .config import BlockConfig, StackConfig
 from .norms import in_dtype
@@ -127,7 +126,7 @@ class StackNames(NamedTuple):
     """The names of the tensors of a stack; "" for tensors that it lacks."""
 
     blocks: BlockNames
-    front_end: TokensNames | FramesNames = TokensNames()
+    front_end: Any = TokensNames()  # or a `FramesNames`
     final_norm: str = ""
     position_bias: str = ""  # the table [buckets, H] of the bias by distance; with {}: of layer {}
     relative: str = ""  # the table [2 span, E] of relative positions

@@ -18,9 +18,7 @@ FAMILY = Family(
     stacks=(
         _ENCODER._replace(front_end=FramesNames()),
         _DECODER._replace(
-            front_end=TokensNames(
-                words=("decoder.embed_tokens.weight",), positions="decoder.embed_positions.weight"
-            )
+            front_end=TokensNames(words=("decoder.embed_tokens.weight",), positions="decoder.embed_positions.weight")
         ),
     ),
     head=HeadNames("proj_out.weight", is_optional=True),

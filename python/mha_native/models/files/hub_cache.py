@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def find_directory(
     local_files_only: bool = False,
     token: bool | str | None = None,
     organization: str | None = _DEFAULT_ORGANIZATION,
+    files: Sequence[str] = (),
 ) -> Path:
     """Return the directory `name`, or the directory of this model in the cache, downloaded there if necessary.
 
@@ -47,7 +49,7 @@ def find_directory(
 
     `cache_folder` is the cache; default: the cache of Hugging Face. `revision` is a branch, a tag or a commit; default:
     the branch "main". `token` gives access to private models, as for huggingface_hub. `organization` is the one of a
-    name without an organization; None: no organization.
+    name without an organization; None: no organization. `files` are patterns of further files to download.
 
     Raises TypeError if `name` or `cache_folder` is not a path, ValueError if `revision` is not the name of a revision,
     FileNotFoundError if the model is not in the cache and cannot be downloaded, and OSError if the download fails.
@@ -78,7 +80,7 @@ def find_directory(
     try:
         given = {"revision": revision, "token": token}
         options = {option: value for option, value in given.items() if value is not None}
-        return Path(snapshot_download(repository, cache_dir=cache, allow_patterns=_FILES, **options))
+        return Path(snapshot_download(repository, cache_dir=cache, allow_patterns=[*_FILES, *files], **options))
     except Exception as error:  # of the library, of its HTTP client, of the operating system
         reason = listed(str(error).splitlines()[:1]) or type(error).__name__
         raise OSError(f"{where}; it could not be downloaded: {reason}") from error

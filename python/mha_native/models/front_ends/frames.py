@@ -107,4 +107,3 @@ def _windows(frames: NDArray[Any], stride: int) -> NDArray[Any]:
     rows, features = (len(frames) - _KERNEL) // stride + 1, frames.shape[1]
     shape, step = (rows, _KERNEL * features), frames.strides[0]
     return as_strided(frames, shape, (stride * step, frames.itemsize), writeable=False)
-
