@@ -297,6 +297,16 @@ TEST(CApiTransformer, Decoder) {
       EXPECT_EQ(out.data(), expected.data()) << "step " << step << ", norm_placement " << c_placement;
       caches.expect_same_lengths();
     }
+    // As a ragged batch whose sequences read one memory.
+    const std::int64_t starts[] = {0, 2, 3}, reads[] = {1, 1};
+    extras.new_lengths = c_extras.new_lengths = nullptr;
+    extras.memory_sequences = c_extras.memory_sequences = reads;
+    const Rows ragged = Rows::random({3, kEmbed}, 15);
+    Rows ragged_out = testing::nans<float>({3, kEmbed}), ragged_expected = testing::nans<float>({3, kEmbed});
+    const mha_tensor c_ragged = c_tensor(ragged), c_ragged_out = c_tensor(ragged_out);
+    stack.forward_varlen(ragged.view(), starts, 2, ragged_expected.view(), causal, extras);
+    EXPECT_OK(mha_transformer_forward_varlen(decoder, &c_ragged, starts, 2, &c_ragged_out, &c_causal, &c_extras));
+    EXPECT_EQ(ragged_out.data(), ragged_expected.data()) << "norm_placement " << c_placement;
 
     EXPECT_EQ(mha_transformer_num_layers(decoder), 2);
     EXPECT_EQ(mha_transformer_dtype(decoder), MHA_DTYPE_f32);

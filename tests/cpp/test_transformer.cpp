@@ -212,6 +212,19 @@ TEST(Transformer, DecoderStepsGiveTheRowsOfOneCall) {
             << "token " << t << " of sequence " << b << ", " << name_of(placement);
     }
     EXPECT_EQ(caches[1].longest(), 5);
+
+    // Sequences without padding, of which two read the second memory.
+    const std::int64_t starts[] = {0, 1, 4, 5}, reads[] = {0, 1, 1}, named[] = {0, 1, 0};
+    step.caches = nullptr;
+    step.memory_sequences = reads;
+    std::vector<float> ragged(5 * kEmbed);
+    const TensorView tokens(x.data().data() + 4 * kEmbed, {5, kEmbed}, {kEmbed, 1});  // the last of b = 0, then b = 1
+    stack.forward_varlen(tokens, starts, 3, {ragged.data(), {5, kEmbed}}, causal, step);
+    EXPECT_EQ(std::memcmp(ragged.data() + kEmbed, whole.data().data() + 5 * kEmbed, sizeof(float) * 3 * kEmbed), 0);
+    step.memory_sequences = named;
+    expect_words(message_of<std::invalid_argument>(
+                     [&] { stack.forward_varlen(tokens, starts, 3, {ragged.data(), {5, kEmbed}}, causal, step); }),
+                 {"Decoder: memory_sequences", "neighbours", "0 again"});
   }
 }
 

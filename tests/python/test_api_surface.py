@@ -72,6 +72,7 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
 }
 LANGUAGE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SEQ2SEQ_MODEL = "facebook/bart-large-cnn"
+SPEECH_MODEL = "openai/whisper-tiny.en"
 
 
 def test_all_is_the_whole_face() -> None:
@@ -145,7 +146,7 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
     """Enter an empty folder, without a network: it has the models that `code` names in full, and no other."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_CACHE", str(folder / "cache"))
-    for name in (*CLASSIFIERS, LANGUAGE_MODEL, SEQ2SEQ_MODEL):
+    for name in (*CLASSIFIERS, LANGUAGE_MODEL, SEQ2SEQ_MODEL, SPEECH_MODEL):
         (folder / name).parent.mkdir(exist_ok=True)
     if f'"{SENTENCE_MODEL}"' in code:
         (folder / SENTENCE_MODEL).symlink_to(request.getfixturevalue("model_directory").resolve())
@@ -169,6 +170,12 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
         import tiny_generators
 
         tiny_generators.write(folder / SEQ2SEQ_MODEL, tiny_generators.config("bart"))
+    if f'"{SPEECH_MODEL}"' in code:
+        pytest.importorskip("tokenizers")
+        pytest.importorskip("safetensors")
+        import tiny_speech
+
+        tiny_speech.write(folder / SPEECH_MODEL, tiny_speech.config(vocab_size=51864))
     monkeypatch.chdir(folder)
 
 

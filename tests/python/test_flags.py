@@ -96,6 +96,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[.
         **_of_classifiers(tmp_path_factory),
         **_of_language_model(tmp_path_factory.mktemp("language_model")),
         **_of_translator(tmp_path_factory.mktemp("translator")),
+        **_of_speech(tmp_path_factory.mktemp("speech")),
     }
 
 
@@ -123,6 +124,17 @@ def _of_translator(folder: Path) -> dict[str, Callable[..., Any]]:
         f"{TRANSLATOR}.generate_tokens": lambda **flags: model.generate_tokens([[2, 3]], max_new_tokens=1, **flags),
         f"{TRANSLATOR}.tokenize": lambda **flags: model.tokenize("a", **flags),
         **_of_reader(TRANSLATOR, model),
+    }
+
+
+def _of_speech(folder: Path) -> dict[str, Callable[..., Any]]:
+    tiny_speech = pytest.importorskip("tiny_speech")
+    model = models.SpeechSeq2Seq.from_pretrained(tiny_speech.write(folder, tiny_speech.config()))
+    encoded = model.encode(np.ones((1, 80, 4), np.float32))
+    return {
+        "models.SpeechSeq2Seq.alignment": lambda **flags: model.alignment(encoded, 0, [3], **flags),
+        "models.SpeechDecoder.step": lambda **flags: model.decoder(encoded, [0]).step([[3]], **flags),
+        **_of_reader("models.SpeechSeq2Seq", model),
     }
 
 

@@ -1,8 +1,9 @@
-"""Pretrained models, read from their files: sentence embeddings, labels of texts, entities, language models."""
+"""Pretrained models, read from their files: sentence embeddings, labels of texts, entities, language models, speech."""
 
 from .causal_lm import CausalLM, Completion, GenerationStatistics, TextScore, TokenLogprobs
 from .sentence_encoder import SentenceEncoder
 from .seq2seq_lm import GeneratedText, Seq2SeqLM
+from .speech_seq2seq import EncodedSpeech, SpeechDecoder, SpeechSeq2Seq
 from .text.tokenizer import TokenizedText
 from .text_classifier import TextClassifier
 from .token_classifier import TokenClassifier
@@ -10,10 +11,13 @@ from .token_classifier import TokenClassifier
 __all__ = [
     "CausalLM",
     "Completion",
+    "EncodedSpeech",
     "GeneratedText",
     "GenerationStatistics",
     "SentenceEncoder",
     "Seq2SeqLM",
+    "SpeechDecoder",
+    "SpeechSeq2Seq",
     "TextClassifier",
     "TextScore",
     "TokenClassifier",

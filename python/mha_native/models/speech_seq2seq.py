@@ -29,10 +29,21 @@ _PAGE = 64  # tokens of a page of the caches
 class EncodedSpeech:
     """Rows of windows of speech, from `SpeechSeq2Seq.encode`.
 
-    Attributes
+    Parameters
     ----------
     rows : [B, S, E]
         The rows of the encoder for B windows, in the dtype of the model: one for two frames.
+    layers
+        The decoder that reads them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mha_native.models import SpeechSeq2Seq
+    >>> model = SpeechSeq2Seq.from_pretrained("openai/whisper-tiny.en")
+    >>> encoded = model.encode(np.zeros((2, 80, 20), np.float32))
+    >>> encoded.rows.shape == (2, 10, model.embed_dim)
+    True
     """
 
     def __init__(self, rows: NDArray[Any], layers: Any) -> None:
@@ -49,12 +60,32 @@ class EncodedSpeech:
 
 
 class SpeechDecoder:
-    """Sequences of tokens that a decoder reads step by step, each about one window: see `SpeechSeq2Seq.decoder`.
+    """Sequences of tokens that a decoder reads step by step, each about one window.
 
-    Attributes
+    Use `SpeechSeq2Seq.decoder` to begin them.
+
+    Parameters
     ----------
-    lengths : int64 [n]
-        The number of tokens that each sequence has read.
+    model, encoded, windows, num_threads
+        The parts that `SpeechSeq2Seq.decoder` has checked.
+
+    Notes
+    -----
+    Only one call at a time may change a decoder.
+
+    Examples
+    --------
+    A beam search: two sequences continue the first one.
+
+    >>> import numpy as np
+    >>> from mha_native.models import SpeechSeq2Seq
+    >>> model = SpeechSeq2Seq.from_pretrained("openai/whisper-tiny.en")
+    >>> decoder = model.decoder(model.encode(np.zeros((1, 80, 20), np.float32)), [0])
+    >>> logits = decoder.step([[50257, 50362]], last_only=True)
+    >>> decoder.select([0, 0])
+    >>> logits = decoder.step([[464], [632]])
+    >>> decoder.lengths
+    array([3, 3])
     """
 
     def __init__(
@@ -67,6 +98,7 @@ class SpeechDecoder:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
+        """The number of tokens that each sequence has read, [n]."""
         return self._lengths.copy()
 
     def step(self, tokens: Sequence[ArrayLike], *, last_only: bool = False) -> NDArray[np.floating]:
@@ -91,6 +123,7 @@ class SpeechDecoder:
             If an argument breaks a rule, or a sequence becomes longer than `max_target_positions`. Nothing changes.
         """
         name = "SpeechDecoder.step"
+        only = checked_boolean(name, "last_only", last_only)
         new, counts = self._checked_tokens(name, tokens)
         # Sequences about one window come one after another, so that the keys of the window are read once.
         order = np.argsort(self._windows, kind="stable")
@@ -113,7 +146,7 @@ class SpeechDecoder:
         self._lengths += counts
         in_order = np.empty_like(x)
         in_order[rows] = x
-        return self._model.logits(in_order[ends - 1] if last_only else in_order, threads)
+        return self._model.logits(in_order[ends - 1] if only else in_order, threads)
 
     def select(self, indices: ArrayLike) -> None:
         """Keep, copy and drop sequences: sequence i becomes a copy of sequence ``indices[i]``.

@@ -67,20 +67,21 @@ class TokenRules(NamedTuple):
             logits[:, :first] = -np.inf
             logits[:, self.last_initial + 1 :] = -np.inf
             return
-        is_time = free >= first
-        for row, tokens, times in zip(logits, free, is_time, strict=True):
-            if times.any():
-                row[first : tokens[times][-1]] = -np.inf
-            if times[-1] and (len(times) == 1 or times[-2]):
+        may_be_time = []  # rows in which both text and a timestamp may follow
+        for i, tokens in enumerate(free.tolist()):
+            row, last = logits[i], tokens[-1]
+            latest = last if last >= first else next((token for token in reversed(tokens) if token >= first), first)
+            row[first:latest] = -np.inf
+            if last >= first and (len(tokens) == 1 or tokens[-2] >= first):
                 row[first:] = -np.inf  # text follows a pair, and the first timestamp
-            else:
-                if times[-1]:
-                    row[: self.end] = -np.inf  # a pair is completed, unless the text ends
-                if _log_sum(row[first:]) > row[:first].max():
-                    row[:first] = -np.inf
-
-
-def _log_sum(logits: Logits) -> Any:
-    """Return the logarithm of the sum of the exponentials of logits; minus infinity if all of them are."""
-    highest = logits.max()
-    return highest if highest == -np.inf else highest + np.log(np.exp(logits - highest).sum())
+                continue
+            if last >= first:
+                row[: self.end] = -np.inf  # a pair is completed, unless the text ends
+            may_be_time.append(i)
+        if may_be_time:
+            rows = np.array(may_be_time)
+            highest = logits[rows, :first].max(1)
+            times = logits[rows, first:]
+            with np.errstate(divide="ignore", invalid="ignore"):  # text or timestamps may be impossible
+                is_time = np.log(np.exp(times - highest[:, None]).sum(1)) > 0
+            logits[rows[is_time], :first] = -np.inf

@@ -17,9 +17,11 @@ pytest.importorskip("tokenizers")
 import tiny_bert
 import tiny_classifiers
 import tiny_language_model
+import tiny_speech
 
 import mha_native.models as models
 from mha_native.commands._cached_models import cached_models
+from mha_native.models.speech_seq2seq import SpeechSeq2Seq
 
 TEXT, CHAT = ["tokenizers"], ["tokenizers", "jinja2"]
 
@@ -38,9 +40,9 @@ def _listed(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
     return {entry["name"]: entry for entry in json.loads(out)}
 
 
-def _whisper(path: Path) -> Path:
+def _unknown(path: Path) -> Path:
     tiny_bert.write(path)
-    changes = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}
+    changes = {"model_type": "moonshine", "architectures": ["MoonshineForConditionalGeneration"]}
     config = json.loads((path / "config.json").read_text()) | changes
     (path / "config.json").write_text(json.dumps(config))
     (path / "modules.json").unlink(missing_ok=True)
@@ -56,7 +58,9 @@ def test_models_of_every_kind(cache: Path, tmp_path: Path, capsys: pytest.Captur
     hub_caches.fill(cache, "org/continues", tiny_language_model.write(tmp_path / "gpt2"))
     for name in ("tiny-Q4_K_M.gguf", "tiny-q8.gguf", "other-q8.gguf"):
         hub_caches.fill(cache, "org/files", gguf_files.write(tmp_path / name))
-    hub_caches.fill(cache, "org/hears", _whisper(tmp_path / "whisper"))
+    hub_caches.fill(cache, "org/hears", _unknown(tmp_path / "moonshine"))
+    hub_caches.fill(cache, "org/writes", tiny_speech.write(tmp_path / "whisper", tiny_speech.config()))
+    hub_caches.fill(cache, "org/faster", tiny_speech.write_ctranslate2(tmp_path / "faster", tiny_speech.config()))
     (cache / "datasets--org--numbers").mkdir()
     (cache / "version.txt").write_text("1")
     found = _listed(capsys)
@@ -68,17 +72,21 @@ def test_models_of_every_kind(cache: Path, tmp_path: Path, capsys: pytest.Captur
         "org/labels": ("bert", "classifier", TEXT),
         "org/tokens": ("bert", "token classifier", TEXT),
         "org/continues": ("gpt2", "language model", CHAT),
+        "org/writes": ("whisper", "speech model", TEXT),
+        "org/faster": ("whisper", "speech model", TEXT),
         "org/files:Q4_K_M": ("llama", "GGUF F32", TEXT),
         "org/files:tiny-q8.gguf": ("llama", "GGUF F32", TEXT),
         "org/files:other-q8.gguf": ("llama", "GGUF F32", TEXT),
     }
-    assert found["org/hears"]["reason"] == "the family 'whisper' is unsupported"
+    assert found["org/hears"]["reason"] == "the family 'moonshine' is unsupported"
     size = sum(path.stat().st_size for path in plain.rglob("*") if path.is_file())
     assert found["org/embeds"]["bytes"] == size + len(hub_caches.COMMIT)
     # The names are the ones that the classes take.
     models.SentenceEncoder.from_pretrained("org/embeds")
     models.TextClassifier.from_pretrained("org/labels")
     models.TokenClassifier.from_pretrained("org/tokens")
+    for name in ("org/writes", "org/faster"):
+        SpeechSeq2Seq.from_pretrained(name)
     for name in ("org/continues", *(name for name in rows if name.startswith("org/files"))):
         models.CausalLM.from_pretrained(name)
 
@@ -127,12 +135,12 @@ def test_a_table_for_people(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     hub_caches.fill(cache, "org/continues", tiny_language_model.write(tmp_path / "gpt2"))
-    hub_caches.fill(cache, "org/hears", _whisper(tmp_path / "whisper"))
+    hub_caches.fill(cache, "org/hears", _unknown(tmp_path / "moonshine"))
     header, first, second = run(capsys, "models")[1].splitlines()
     assert header.split() == ["model", "family", "kind", "size", "supported"]
     assert first.split()[:4] == ["org/continues", "gpt2", "language", "model"]
     assert first.endswith(" kB  yes, with tokenizers and jinja2")
-    assert second.endswith("  no: the family 'whisper' is unsupported")
+    assert second.endswith("  no: the family 'moonshine' is unsupported")
     monkeypatch.setattr("mha_native.commands.models.find_spec", lambda name: None if name == "jinja2" else sys)
     assert run(capsys, "models")[1].splitlines()[1].endswith("  yes, after pip install jinja2")
     monkeypatch.setenv("COLUMNS", "60")

@@ -189,6 +189,36 @@ def test_sequences_of_different_length(name: str, isa: str, dtype: Any) -> None:
             assert_same_bits(out[b], alone[-1:], label=f"step {step}, sequence {b}")
 
 
+@pytest.mark.parametrize("name", ["usual", "pre-LN", "grouped"])
+@pytest.mark.parametrize("paged", [False, True])
+def test_ragged_batches_over_memories(name: str, paged: bool, isa: str, dtype: Any, num_threads: int) -> None:
+    """Sequences of any lengths; neighbours that read one memory; a memory that nobody reads; slots in any order."""
+    model, memory_lengths = _model(name, dtype), np.array([3, 20, 9, 0])
+    x, memory = _inputs(model, 5, 16, 20)
+    memory = np.concatenate([memory[:4]])
+    memories = model.project_memory(memory, memory_lengths=memory_lengths)
+    reads, slots = np.array([1, 1, 1, 3, 0]), np.array([4, 0, 3, 1, 2])
+    caches = model.new_caches(5, 64, page_size=64) if paged else model.new_caches(5, 16)
+    read = np.zeros(5, np.int64)
+    for counts in ([5, 1, 0, 2, 3], [1, 1, 1, 1, 1], [3, 0, 9, 1, 2]):
+        new = np.concatenate([x[b, read[b] : read[b] + count] for b, count in enumerate(counts)])
+        cu_seqlens = np.concatenate([[0], np.cumsum(counts)])
+        options: Any = {"cu_seqlens": cu_seqlens, "memory_caches": memories, "memory_sequences": reads}
+        out = model(new, caches=caches, sequences=slots, num_threads=num_threads, **options)
+        for b, count in enumerate(counts):
+            alone = model(x[b, : read[b] + count], memory[reads[b], : memory_lengths[reads[b]]])
+            assert_same_bits(out[cu_seqlens[b] : cu_seqlens[b + 1]], alone[read[b] :], label=f"sequence {b}")
+        read += counts
+    whole = np.concatenate([x[0, :7], x[1, :4], x[2, :0], x[3, :5]])
+    ragged = model(whole, cu_seqlens=np.array([0, 7, 11, 11, 16]), memory_caches=memories, num_threads=num_threads)
+    for b, (first, last) in enumerate([(0, 7), (7, 11), (11, 11), (11, 16)]):
+        alone = model(x[b, : last - first], memory[b, : memory_lengths[b]])
+        assert_same_bits(ragged[first:last], alone, label=f"sequence {b}, without caches")
+    layer = model.layers[0]
+    one = layer(whole, cu_seqlens=np.array([0, 9, 16]), memory_cache=memories[0], memory_sequences=np.array([2, 0]))
+    assert_same_bits(one[:9], layer(whole[:9], memory[2, :9]))
+
+
 @pytest.mark.parametrize("name", ["usual", "awkward", "pre-LN"])
 def test_views_of_memory(name: str, isa: str, dtype: Any) -> None:
     model = _model(name, dtype)

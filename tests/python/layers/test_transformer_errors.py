@@ -110,6 +110,13 @@ def test_unknown_options(kind: Any) -> None:
         layer(np.ones((2, 16), F32), softmax=True)
 
 
+def _ragged(**others: Any) -> dict[str, Any]:
+    """Three sequences over two memories."""
+    caches = None if "memory" in others else _caches(2, batch=2)
+    given = {"x": np.ones((5, 16), F32), "out": None, "memory": None, "memory_caches": caches}
+    return given | {"cu_seqlens": np.array([0, 2, 3, 5])} | others
+
+
 DECODER_CALLS: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"x": np.ones((2, 4, 15), F32)}, ValueError, ["x", "16", "[2, 4, 15]"]),
     ({"x": np.ones((2, 4, 16))}, TypeError, ["x", "float64"]),
@@ -134,6 +141,13 @@ DECODER_CALLS: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
         ValueError,
         ["attention to memory", "memory_lengths", "cache"],
     ),
+    ({"memory_sequences": np.array([0, 1])}, ValueError, ["memory_sequences needs cu_seqlens and memory_caches"]),
+    (_ragged(memory=np.ones((6, 20), F32)), ValueError, ["memory must not be given with cu_seqlens"]),
+    (_ragged(memory_sequences=np.array([0])), ValueError, ["memory_sequences", "one entry for each sequence"]),
+    (_ragged(memory_sequences=np.array([0, 1, 2])), ValueError, ["memory_sequences", "0 to 1", "got 2"]),
+    (_ragged(memory_sequences=np.array([0, -1, 1])), ValueError, ["memory_sequences", "got -1"]),
+    (_ragged(memory_sequences=np.array([0, 1, 0])), ValueError, ["memory_sequences", "neighbours", "0 again"]),
+    (_ragged(), ValueError, ["memory_sequences must be given", "2", "got 3"]),
     ({"out": np.ones((2, 4, 15), F32)}, ValueError, ["out", "[2, 4, 15]"]),
     ({"caches": _caches(1)}, ValueError, ["caches", "2", "1"]),
     ({"caches": _caches(2, capacity=3)}, ValueError, ["cache", "3", "4"]),

@@ -29,6 +29,7 @@ import tiny_encoders
 import tiny_families
 import tiny_generators
 import tiny_language_model
+import tiny_speech
 from checkpoints import write_folder
 from damage import ODD, damaged_bytes, damaged_json
 
@@ -103,6 +104,14 @@ def _seq2seq_model(folder: Path, family: str) -> None:
     tiny_generators.write(folder, tiny_generators.config(family), files=files)
 
 
+def _speech_model(folder: Path, family: str) -> None:
+    config = tiny_speech.config("turbo" if family == "turbo" else "whisper")
+    if family.startswith("ctranslate2"):
+        tiny_speech.write_ctranslate2(folder, config, "int8" if family.endswith("int8") else "float32")
+    else:
+        tiny_speech.write(folder, config, _tokenizer_files())
+
+
 def _gguf_model(folder: Path, family: str) -> None:
     write_folder(folder, {})
     gguf_files.write(folder / "model.gguf", family)
@@ -159,6 +168,16 @@ def _translated(folder: Path) -> list[Any]:
     return [model.logits(TOKENS, [3, 5, 6]), model.tokenize("the cat"), list(found)]
 
 
+def _heard(folder: Path) -> list[Any]:
+    from mha_native.models import SpeechSeq2Seq
+
+    model = SpeechSeq2Seq.from_pretrained(folder)
+    features = np.random.default_rng(0).standard_normal((1, model.mel_bins, min(model.max_frames, 40)))
+    encoded = model.encode(features.astype(np.float32))
+    tokens = [3, 8, 9]
+    return [encoded.rows, model.decoder(encoded, [0]).step([tokens]), model.alignment(encoded, 0, tokens)]
+
+
 class Opened(NamedTuple):
     """A class: what writes a model of a family, what opens and uses it, and the families."""
 
@@ -179,6 +198,8 @@ CLASSES = {
     "CausalLM": Opened(_language_model, _generated, ("llama", "gemma3_text", "gemma2", "gpt2", "qwen2", "mistral")),
     "CausalLM of GGUF": Opened(_gguf_model, _generated, ("llama", "gemma3", "gpt2", "gemma2", "qwen3")),
     "Seq2SeqLM": Opened(_seq2seq_model, _translated, ("bart", "t5", "marian", "pegasus")),
+    "SpeechSeq2Seq": Opened(_speech_model, _heard, ("whisper", "turbo")),
+    "SpeechSeq2Seq of CTranslate2": Opened(_speech_model, _heard, ("ctranslate2", "ctranslate2 int8")),
 }
 
 # Counts and lengths that no file has.
@@ -201,7 +222,8 @@ def damage(name: str, folder: Path, seed: int) -> tuple[Path, bytes]:
     if kind == "huge" and path.suffix == ".json":
         damaged = damaged_json(raw, rng, HUGE, int)
     else:
-        damaged = damaged_bytes(raw, rng) if kind == "bytes" else damaged_json(raw, rng)
+        is_json = kind != "bytes" and path.suffix != ".bin"
+        damaged = damaged_json(raw, rng) if is_json else damaged_bytes(raw, rng)
     return path, _replaced(path, damaged)
 
 

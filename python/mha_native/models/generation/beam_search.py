@@ -157,7 +157,7 @@ class BeamSearch:
         rules, length = self._rules, self._beams.shape[1]  # new tokens, with the one that is chosen here
         parents, tokens, logs = self._candidates(logits, length)
         beams = np.concatenate([self._beams[parents], tokens[:, None]], axis=1)
-        ends = np.isin(tokens, self._ends) | (length == rules.max_new_tokens)
+        ends = (tokens[:, None] == self._ends).any(1) | (length == rules.max_new_tokens)
         for i in np.flatnonzero(ends[: rules.num_beams]):
             self._ended.append(self._ended_text(beams[i, 1:], float(logs[i])))
         self._ended = sorted(self._ended, key=lambda found: -found.score)[: rules.num_kept]

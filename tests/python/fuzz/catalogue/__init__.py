@@ -15,11 +15,12 @@ from . import (
     reference,
     seq2seq_models,
     serving,
+    speech_models,
     transformers,
 )
 from .entry import CATALOGUE, Arguments
 
 __all__ = [
     "CATALOGUE", "Arguments", "attention", "caches", "classifiers", "gradients", "language_models", "layers", "models",
-    "reference", "seq2seq_models", "serving", "transformers",
+    "reference", "seq2seq_models", "serving", "speech_models", "transformers",
 ]  # fmt: skip
