@@ -22,18 +22,19 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "serving": ({"serving"}, {"models", "layers", "functions", "core"}),
     "server": ({"server"}, {"serving", "models", "layers", "functions", "core"}),
     "drop-in": ({"sentence_transformers"}, {"models", "layers", "functions", "core"}),
+    "speech": ({"speech"}, {"models", "layers", "functions", "core"}),
     "distributed": ({"distributed"}, {"models", "layers", "functions", "core"}),
     "interop": ({"interop"}, {"drop-in", "models", "layers", "functions", "core"}),
     "commands": (
         {"commands"},
-        {"distributed", "server", "serving", "drop-in", "models", "layers", "functions", "core", "reference"},
+        {"distributed", "server", "serving", "drop-in", "speech", "models", "layers", "functions", "core", "reference"},
     ),
     "command line": ({"__main__"}, {"commands", "functions"}),
     "public names": (
         {"__init__", "compat"},
         {
             *("serving", "models", "interop", "layers", "training", "functions", "core", "reference", "distributed"),
-            "drop-in",
+            *("drop-in", "speech"),
         },
     ),
 }

@@ -54,3 +54,9 @@ def model_directory(request: pytest.FixtureRequest) -> Path:
 def language_model_file(request: pytest.FixtureRequest) -> Path:
     """SmolLM2-135M-Instruct, a GGUF file."""
     return pretrained.find(request, pretrained.LANGUAGE)
+
+
+@pytest.fixture(scope="session")
+def speech_model_directory(request: pytest.FixtureRequest) -> Path:
+    """Whisper tiny.en, a folder of CTranslate2."""
+    return pretrained.find(request, pretrained.SPEECH)

@@ -52,6 +52,12 @@ class BeamRules(NamedTuple):
     early_stopping: EarlyStopping = False
     no_repeat_ngram_size: int = 0
     min_new_tokens: int = 0
+    patience: float = 1.0  # as many texts are kept as num_beams times this number, rounded
+
+    @property
+    def num_kept(self) -> int:
+        """The most texts that are kept, and the number of them that ends a search with early stopping."""
+        return max(1, round(self.num_beams * self.patience))
 
     @classmethod
     def checked(cls, function: str, given: Mapping[str, Any], max_length: int | None) -> "BeamRules":
@@ -107,18 +113,26 @@ class GeneratedText(NamedTuple):
     score: float
 
 
+class EndedText(NamedTuple):
+    """A text that a search has kept."""
+
+    tokens: NDArray[np.int64]
+    log_probability: float
+    score: float
+
+
 class BeamSearch:
     """The search for one text, step by step.
 
     A beam is a beginning of a text, with the logarithm of its probability. A step continues every beam with every
     token, and keeps the most probable continuations as beams. A continuation that ends is kept as a text if it is among
-    the `num_beams` most probable ones, and so are at most `num_beams` texts, the ones with the highest scores.
+    the `num_beams` most probable ones, and so are at most `num_kept` texts, the ones with the highest scores.
     """
 
     def __init__(self, rules: BeamRules, special: SpecialTokens) -> None:
         self._rules, self._special = rules, special
         self._ends = np.array(special.ends, np.int64)
-        self._ended: list[GeneratedText] = []  # the best one first
+        self._ended: list[EndedText] = []  # the best one first
         self._beams = np.array([[special.start]], np.int64)  # [n, t], the most probable one first
         self._logs = np.zeros(1)
         self.goes_on = True
@@ -131,7 +145,9 @@ class BeamSearch:
     @property
     def best(self) -> GeneratedText:
         """The ended text with the highest score, or the most probable beam."""
-        return self._ended[0] if self._ended else GeneratedText(self._beams[0, 1:].copy(), float(self._logs[0]))
+        if self._ended:
+            return GeneratedText(self._ended[0].tokens, self._ended[0].score)
+        return GeneratedText(self._beams[0, 1:].copy(), float(self._logs[0]))
 
     def step(self, logits: NDArray[np.floating]) -> NDArray[np.int64]:
         """Extend the beams by one token, by the logits [n, V] of the token after each of them.
@@ -139,27 +155,36 @@ class BeamSearch:
         Return the beam, of n, that each of the m new ones continues: [m], which is empty if the search has ended.
         """
         rules, length = self._rules, self._beams.shape[1]  # new tokens, with the one that is chosen here
-        sums = self._logs[:, None] + self._log_probabilities(logits, length)
-        flat = sums.ravel()
-        count = min(max(2, 1 + len(self._ends)) * rules.num_beams, flat.size)
-        order = largest(flat, count)
-        order = order[np.isfinite(flat[order])]  # forbidden tokens are minus infinity
-        parents, tokens = np.divmod(order, sums.shape[1])
+        parents, tokens, logs = self._candidates(logits, length)
         beams = np.concatenate([self._beams[parents], tokens[:, None]], axis=1)
-        ends = np.isin(tokens, self._ends) | (length == rules.max_new_tokens)
+        ends = (tokens[:, None] == self._ends).any(1) | (length == rules.max_new_tokens)
         for i in np.flatnonzero(ends[: rules.num_beams]):
-            self._ended.append(GeneratedText(beams[i, 1:], float(flat[order[i]]) / length**rules.length_penalty))
-        self._ended = sorted(self._ended, key=lambda found: -found.score)[: rules.num_beams]
+            self._ended.append(self._ended_text(beams[i, 1:], float(logs[i])))
+        self._ended = sorted(self._ended, key=lambda found: -found.score)[: rules.num_kept]
         on = np.flatnonzero(~ends)[: rules.num_beams]
         if len(on):
-            self._beams, self._logs = beams[on], flat[order[on]]
+            self._beams, self._logs = beams[on], logs[on]
         self.goes_on = len(on) > 0 and self._can_improve(length)
         return parents[on] if self.goes_on else parents[:0]
+
+    def _candidates(
+        self, logits: NDArray[np.floating], length: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.floating]]:
+        """Return the most probable continuations: their beams, tokens and log probabilities, [m] each, best first."""
+        sums = self._logs[:, None] + self._log_probabilities(logits, length)
+        flat = sums.ravel()
+        order = largest(flat, min(max(2, 1 + len(self._ends)) * self._rules.num_beams, flat.size))
+        order = order[np.isfinite(flat[order])]  # forbidden tokens are minus infinity
+        parents, tokens = np.divmod(order, sums.shape[1])
+        return parents, tokens, flat[order]
+
+    def _ended_text(self, tokens: NDArray[np.int64], log_probability: float) -> EndedText:
+        return EndedText(tokens, log_probability, log_probability / len(tokens) ** self._rules.length_penalty)
 
     def _can_improve(self, length: int) -> bool:
         """Return whether the rules let the most probable beam still beat the worst text that is kept."""
         rules = self._rules
-        if len(self._ended) < rules.num_beams:
+        if len(self._ended) < rules.num_kept:
             return True
         if rules.early_stopping is True:
             return False
@@ -185,7 +210,7 @@ class BeamSearch:
         logs[:, np.array(special.never, np.int64)] = -np.inf
         if rules.no_repeat_ngram_size:
             for row, beam in zip(logs, self._beams, strict=True):
-                row[_would_repeat(beam, rules.no_repeat_ngram_size)] = -np.inf
+                row[would_repeat(beam, rules.no_repeat_ngram_size)] = -np.inf
         if length <= rules.min_new_tokens:
             logs[:, self._ends] = -np.inf
         return logs
@@ -219,7 +244,7 @@ def search(
     return [each.best for each in searches]
 
 
-def _would_repeat(tokens: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+def would_repeat(tokens: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """Return the tokens that would repeat an n-gram of `size` tokens after `tokens`."""
     if len(tokens) < size:
         return tokens[:0]

@@ -282,7 +282,7 @@ class TokenChoice:
         if self._generator is None:
             token = int(changed.argmax())
         else:
-            token = _drawn(self._options, changed, self._random_number(self._generator))
+            token = drawn(self._options, changed, self._random_number(self._generator))
         if self._num_logprobs is not None:
             self._logprobs[len(self.tokens) - self._num_prompt :] = token_logprobs(
                 logits[None], [token], self._num_logprobs
@@ -296,7 +296,7 @@ class TokenChoice:
         if self._seen is not None:
             seen = np.flatnonzero(self._mark_seen(self._seen))
             penalty = logits.dtype.type(options.repetition_penalty)
-            changed[seen] = _penalized(changed[seen], penalty)
+            changed[seen] = penalized(changed[seen], penalty)
         if options.frequency_penalty or options.presence_penalty:
             tokens, counts = np.unique(np.array(self.new_tokens, np.int64), return_counts=True)
             changed[tokens] -= options.frequency_penalty * counts + options.presence_penalty
@@ -332,13 +332,13 @@ def choose(choices: Sequence[TokenChoice], logits: NDArray[Any]) -> list[int | V
     return chosen
 
 
-def _penalized(logits: NDArray[Any], penalty: Any) -> NDArray[Any]:
+def penalized(logits: NDArray[Any], penalty: Any) -> NDArray[Any]:
     """Return logits with the penalty of tokens that have been seen."""
     with np.errstate(over="ignore"):  # a logit below zero may become minus infinity
         return np.asarray(np.where(logits < 0, logits * penalty, logits / penalty))
 
 
-def _drawn(options: SamplingOptions, logits: NDArray[Any], at_random: float) -> int:
+def drawn(options: SamplingOptions, logits: NDArray[Any], at_random: float) -> int:
     """Return the token that a number in [0, 1) chooses by logits [V], with a temperature above 0."""
     top_k = options.top_k
     if top_k is None and len(logits) > _FEW:

@@ -1,0 +1,236 @@
+"""`BatchedInferencePipeline`: many windows of a recording at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..functions.messages import shown
+from ._audio import SAMPLING_RATE, Audio, AudioSource, Joined, open_audio
+from ._mel import HOP
+from ._options import APPENDED, PREPENDED, TEMPERATURES, Segment, TranscriptionInfo, checked_seconds
+from ._transcribe import FRAMES_PER_SECOND, Transcriber, compression_ratio, filled, language_probabilities
+from ._voice_activity import SpanTimes, VadOptions, speech_spans
+from ._word_times import add_words
+from .whisper_model import WhisperModel, in_recording, vad_options_of, with_progress
+
+_USUAL_SILENCE = 160  # milliseconds between windows, by default
+
+
+class Chunk(NamedTuple):
+    """A part of a recording that is read as one window, in samples."""
+
+    start: int
+    end: int
+
+
+class BatchedInferencePipeline:
+    """Transcribes many windows of a recording at once, by the call of faster-whisper 1.2.
+
+    A voice-activity filter finds the windows. Each has the text that it has alone.
+
+    Parameters
+    ----------
+    model : WhisperModel
+
+    Examples
+    --------
+    >>> from mha_native.speech import BatchedInferencePipeline, WhisperModel
+    >>> pipeline = BatchedInferencePipeline(WhisperModel("tiny.en"))
+    >>> segments, info = pipeline.transcribe("talk.wav", batch_size=16)
+    >>> text = "".join(segment.text for segment in segments)
+    """
+
+    def __init__(self, model: WhisperModel) -> None:
+        if not isinstance(model, WhisperModel):
+            raise TypeError(f"BatchedInferencePipeline: model must be a WhisperModel; got {shown(model)}")
+        self.model = model
+
+    def transcribe(
+        self,
+        audio: AudioSource,
+        language: str | None = None,
+        task: str = "transcribe",
+        log_progress: bool = False,
+        beam_size: int = 5,
+        best_of: int = 5,
+        patience: float = 1,
+        length_penalty: float = 1,
+        repetition_penalty: float = 1,
+        no_repeat_ngram_size: int = 0,
+        temperature: float | Sequence[float] = TEMPERATURES,
+        compression_ratio_threshold: float | None = 2.4,
+        log_prob_threshold: float | None = -1.0,
+        no_speech_threshold: float | None = 0.6,
+        condition_on_previous_text: bool = True,
+        prompt_reset_on_temperature: float = 0.5,
+        initial_prompt: str | Iterable[int] | None = None,
+        prefix: str | None = None,
+        suppress_blank: bool = True,
+        suppress_tokens: Sequence[int] | None = (-1,),
+        without_timestamps: bool = True,
+        max_initial_timestamp: float = 1.0,
+        word_timestamps: bool = False,
+        prepend_punctuations: str = PREPENDED,
+        append_punctuations: str = APPENDED,
+        multilingual: bool = False,
+        vad_filter: bool = True,
+        vad_parameters: dict[str, Any] | VadOptions | None = None,
+        max_new_tokens: int | None = None,
+        chunk_length: int | None = None,
+        clip_timestamps: Sequence[Mapping[str, float]] | None = None,
+        hallucination_silence_threshold: float | None = None,
+        batch_size: int = 8,
+        hotwords: str | None = None,
+        language_detection_threshold: float | None = 0.5,
+        language_detection_segments: int = 1,
+    ) -> tuple[Iterator[Segment], TranscriptionInfo]:
+        """Transcribe a recording, `batch_size` windows at once.
+
+        Parameters
+        ----------
+        audio : path, file object, or array [samples] at 16 kHz
+            As for `decode_audio`.
+        batch_size : int, default 8
+            Windows that are transcribed at once.
+        clip_timestamps : list of dicts, optional
+            The windows: seconds ``start`` and ``end`` of each, at most 30 s apart. Default: the voice-activity filter
+            finds them.
+        chunk_length : int, optional
+            The most seconds of a window, from 1 to 30.
+        temperature : float or list of floats
+            Only the first one counts.
+        compression_ratio_threshold, log_prob_threshold, no_speech_threshold, condition_on_previous_text, \
+prompt_reset_on_temperature
+            Without effect: a window does not depend on the one before, and is read once.
+        prefix, hallucination_silence_threshold : None
+            Not supported.
+        language, task, log_progress, beam_size, best_of, patience, length_penalty, repetition_penalty, \
+no_repeat_ngram_size, initial_prompt, suppress_blank, suppress_tokens, without_timestamps, max_initial_timestamp, \
+word_timestamps, prepend_punctuations, append_punctuations, multilingual, vad_filter, vad_parameters, max_new_tokens, \
+hotwords, language_detection_threshold, language_detection_segments
+            As for `WhisperModel.transcribe`. The prompt comes before each window.
+
+        Returns
+        -------
+        segments : iterator of Segment
+            The segments of `batch_size` windows are computed when the first of them is asked for.
+        info : TranscriptionInfo
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule, or the recording is damaged: in this call, before the first segment.
+        """
+        given = {name: value for name, value in locals().items() if name not in ("self", "audio")}
+        name = "BatchedInferencePipeline.transcribe"
+        for argument in ("prefix", "hallucination_silence_threshold"):
+            if given[argument] is not None:
+                raise ValueError(f"{name}: {argument} must be None; got {shown(given[argument])}")
+        model = self.model
+        arguments = model.checked(name, given)
+        source: Audio = open_audio(audio, function=name)
+        duration, whole = source.length / SAMPLING_RATE, source
+        seconds = arguments["chunk_length"] or model.model.max_frames // FRAMES_PER_SECOND
+        spans: list[tuple[int, int]] | None = None
+        vad_options = None
+        if clip_timestamps:
+            chunks = _clips(name, clip_timestamps)
+            length = sum(min(chunk.end, source.length) - min(chunk.start, source.length) for chunk in chunks)
+        elif arguments["vad_filter"]:
+            defaults = {"min_silence_duration_ms": _USUAL_SILENCE} if vad_parameters is None else {}
+            vad_options = vad_options_of(name, vad_parameters, max_speech_duration_s=seconds, **defaults)
+            spans = speech_spans(source, vad_options)
+            chunks = _chunks(spans, seconds * SAMPLING_RATE)
+            source = Joined(source, spans)
+            length = source.length
+        elif duration < seconds:
+            chunks, length = [Chunk(0, source.length)], source.length
+        else:
+            raise ValueError(
+                f"{name}: a recording of {duration:g} s needs vad_filter or clip_timestamps, since it is not shorter "
+                f"than a window of {seconds} s"
+            )
+        detected = model.language(arguments, model.windows(source if length else whole, None), 0)
+        options = model.options(arguments, clip_timestamps if clip_timestamps else spans)
+        options.temperatures = options.temperatures[:1]
+        options.condition_on_previous_text = False
+        transcriber = Transcriber(name, model.model, model.tokens, options, detected[0], task)
+        segments = self._segments(transcriber, source, [c for c in chunks if c.end > c.start], arguments["batch_size"])
+        if arguments["log_progress"]:
+            segments = with_progress(segments, length / SAMPLING_RATE)
+        if spans:
+            segments = in_recording(segments, SpanTimes(spans))
+        info = TranscriptionInfo(
+            language=detected[0],
+            language_probability=detected[1],
+            duration=duration,
+            duration_after_vad=length / SAMPLING_RATE,
+            all_language_probs=detected[2],
+            transcription_options=options,
+            vad_options=vad_options,
+        )
+        return segments, info
+
+    def _segments(
+        self, transcriber: Transcriber, source: Audio, chunks: Sequence[Chunk], batch_size: int
+    ) -> Iterator[Segment]:
+        """Yield the segments of chunks, which are read `batch_size` at once."""
+        model, mel, tokens, options = self.model.model, self.model.mel, transcriber.tokens, transcriber.options
+        history, count, last_end = transcriber.initial_prompt(), 0, 0.0
+        for place in range(0, len(chunks), batch_size):
+            batch = chunks[place : place + batch_size]
+            frames = [min(model.max_frames, (chunk.end - chunk.start) // HOP) for chunk in batch]
+            features = []
+            for chunk, num_frames in zip(batch, frames, strict=True):
+                spoken = mel.over(open_audio(source.read(chunk.start, chunk.end)))
+                features.append(filled(spoken.window(0, num_frames), model.max_frames))
+            encoded = model.encode(np.stack(features))
+            languages = [transcriber.language] * len(batch)
+            if options.multilingual:
+                languages = [found[0][0] for found in language_probabilities(model, tokens, encoded)]
+            prompts = [transcriber.prompt(language, history) for language in languages]
+            windows = range(len(batch))
+            attempts = transcriber.attempts(
+                encoded, windows, prompts, options.temperatures[0], [c.start // HOP for c in batch]
+            )
+            for i, (chunk, attempt) in enumerate(zip(batch, attempts, strict=True)):
+                seconds = (chunk.end - chunk.start) / SAMPLING_RATE
+                segments, _, _ = transcriber.split(attempt, chunk.start / SAMPLING_RATE, seconds)
+                if options.word_timestamps:
+                    task = transcriber.task_tokens(languages[i])
+                    last_end = add_words(
+                        model, tokens, task, languages[i], encoded, i, frames[i], segments, options, last_end
+                    )
+                for segment in segments:
+                    if segment.text.strip():
+                        count += 1
+                        segment.id = count
+                        segment.start, segment.end = round(segment.start, 3), round(segment.end, 3)
+                        segment.compression_ratio = compression_ratio(segment.text)
+                        yield segment
+
+
+def _chunks(spans: Sequence[tuple[int, int]], most: int) -> list[Chunk]:
+    """Return the windows of joined spans of speech: each has as many whole spans as `most` samples hold."""
+    chunks: list[Chunk] = []
+    start = end = 0
+    for first, last in spans:
+        if end > start and end + last - first - start > most:
+            chunks.append(Chunk(start, end))
+            start = end
+        end += last - first
+    return [*chunks, Chunk(start, end)] if end > start else chunks
+
+
+def _clips(function: str, given: Any) -> list[Chunk]:
+    """Return the windows that a caller gave."""
+    chunks = []
+    for clip in given:
+        if not isinstance(clip, Mapping) or set(clip) != {"start", "end"}:
+            raise ValueError(f"{function}: clip_timestamps must be dicts of start and end; got {shown(clip)}")
+        start, end = (checked_seconds(function, "clip_timestamps", clip[name]) for name in ("start", "end"))
+        chunks.append(Chunk(int(start * SAMPLING_RATE), int(end * SAMPLING_RATE)))
+    return chunks

@@ -1,0 +1,462 @@
+"""`WhisperModel`: transcripts of speech, with the call of faster-whisper."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..functions.messages import in_the_name_of, listed, shown
+from ..functions.progress import progress_bar
+from ..functions.scalars import checked_boolean, checked_integer, checked_real
+from ..layers._constructor_arguments import WeightDType
+from ..models.files.hub_cache import find_directory
+from ..models.speech_seq2seq import SpeechSeq2Seq
+from ..models.text.tokenizer import NoTokenizer
+from ._audio import SAMPLING_RATE, Audio, AudioSource, Joined, open_audio
+from ._mel import HOP, LogMel
+from ._options import (
+    APPENDED,
+    PREPENDED,
+    TEMPERATURES,
+    Segment,
+    TranscriptionInfo,
+    TranscriptionOptions,
+    checked_arguments,
+    seconds,
+)
+from ._prompt import SpeechTokens
+from ._transcribe import FRAMES_PER_SECOND, Transcriber, Windows, clips, detect
+from ._voice_activity import SpanTimes, VadOptions, speech_spans
+
+_logger = logging.getLogger(__name__)
+
+# Names of sizes, and the repositories with files of CTranslate2 that faster-whisper has for them.
+_REPOSITORIES = {
+    **{
+        name: f"Systran/faster-whisper-{name}"
+        for name in (
+            *("tiny.en", "tiny", "base.en", "base", "small.en", "small", "medium.en", "medium"),
+            *("large-v1", "large-v2", "large-v3"),
+        )
+    },
+    "large": "Systran/faster-whisper-large-v3",
+    **{
+        name: f"Systran/faster-distil-whisper-{name.removeprefix('distil-')}"
+        for name in ("distil-large-v2", "distil-medium.en", "distil-small.en", "distil-large-v3")
+    },
+    "distil-large-v3.5": "distil-whisper/distil-large-v3.5-ct2",
+    "large-v3-turbo": "mobiuslabsgmbh/faster-whisper-large-v3-turbo",
+    "turbo": "mobiuslabsgmbh/faster-whisper-large-v3-turbo",
+}
+
+# Formats of weights by compute_type. All sums are float32.
+_COMPUTE_TYPES: dict[str, str | None] = {
+    "default": None,
+    "auto": None,
+    "float32": None,
+    "int8": "int8",
+    "int8_float32": "int8",
+    "bfloat16": "bfloat16",
+}
+
+
+class WhisperModel:
+    """Whisper, a model of speech, with the arguments and results of faster-whisper 1.2.
+
+    Parameters
+    ----------
+    model_size_or_path : str or path
+        A directory in the files of CTranslate2 or of transformers, the name of a model on the hub of Hugging Face, or a
+        size such as "tiny.en", "base", "small", "large-v3", "turbo" or "distil-large-v3", with "whisper-" before it or
+        not. A name is looked up in the local cache, and downloaded if it is not there and huggingface_hub is installed.
+    device : {"cpu", "auto"}, default "auto"
+        Other devices are not supported.
+    device_index : 0
+        Other values are not supported.
+    compute_type : str, default "default"
+        "default", "auto" and "float32": weights in float32. "int8", "int8_float32" and "bfloat16": weights in this
+        format. Other types of CTranslate2 are not supported.
+    cpu_threads : int, default 0
+        Threads of all calls; 0: `mha_native.num_threads`.
+    num_workers : int, default 1
+        Without effect: calls from several threads always run at the same time.
+    download_root : path, optional
+        The cache of models; default: the cache of Hugging Face.
+    local_files_only : bool, default False
+        Download nothing.
+    files : None
+        Files in memory are not supported.
+    revision : str, optional
+        A branch, tag or commit of a named model.
+    use_auth_token : str or bool, optional
+        Token for private models.
+    weight_dtype : str, optional
+        The format of the weights, as for `SpeechSeq2Seq.from_pretrained`, instead of `compute_type`.
+    **model_kwargs
+        Further arguments of CTranslate2 are not supported.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError, OSError, ImportError
+        As `SpeechSeq2Seq.from_pretrained` does.
+
+    Examples
+    --------
+    >>> from mha_native.speech import WhisperModel
+    >>> model = WhisperModel("tiny.en", weight_dtype="int8")
+    >>> segments, info = model.transcribe("talk.wav", beam_size=5, word_timestamps=True)
+    >>> for segment in segments:  # text appears while it is transcribed
+    ...     print(f"[{segment.start:.2f} -> {segment.end:.2f}] {segment.text}")
+    """
+
+    def __init__(
+        self,
+        model_size_or_path: str | PathLike[str],
+        device: str = "auto",
+        device_index: int | list[int] = 0,
+        compute_type: str = "default",
+        cpu_threads: int = 0,
+        num_workers: int = 1,
+        download_root: str | PathLike[str] | None = None,
+        local_files_only: bool = False,
+        files: None = None,
+        revision: str | None = None,
+        use_auth_token: str | bool | None = None,
+        weight_dtype: WeightDType = None,
+        **model_kwargs: Any,
+    ) -> None:
+        name = "WhisperModel"
+        if device not in ("auto", "cpu"):
+            raise ValueError(f"{name}: device must be 'cpu', where this library computes; got {shown(device)}")
+        if device_index not in (0, [0]):
+            raise ValueError(f"{name}: device_index must be 0; got {shown(device_index)}")
+        if files is not None:
+            raise ValueError(f"{name}: files must be None, since a model is read from a directory")
+        if model_kwargs:
+            raise TypeError(f"{name}: got an unexpected keyword argument {shown(next(iter(model_kwargs)))}")
+        if compute_type not in _COMPUTE_TYPES:
+            raise ValueError(f"{name}: compute_type must be one of {listed(_COMPUTE_TYPES)}; got {shown(compute_type)}")
+        if weight_dtype is not None and compute_type not in ("default", "auto"):
+            raise ValueError(f"{name}: weight_dtype and compute_type={compute_type!r} exclude each other")
+        checked_integer(name, "num_workers", num_workers, 1)
+        threads = checked_integer(name, "cpu_threads", cpu_threads, 0) or None
+        with in_the_name_of(name):
+            folder = find_directory(
+                _repository(model_size_or_path),
+                cache_folder=download_root,
+                revision=revision,
+                local_files_only=local_files_only,
+                token=use_auth_token,
+                organization=None,
+            )
+            stored = _COMPUTE_TYPES[compute_type] if weight_dtype is None else weight_dtype
+            self.model = SpeechSeq2Seq.from_pretrained(folder, weight_dtype=stored, num_threads=threads)
+            tokenizer = self.model.tokenizer
+            if isinstance(tokenizer, NoTokenizer):
+                tokenizer.refuse(f"{folder}: transcripts")
+            self.tokens = SpeechTokens(tokenizer, self.model.max_target_positions)
+        self.mel = LogMel(self.model.mel_bins, threads)
+
+    @property
+    def supported_languages(self) -> list[str]:
+        """The codes of the languages of the model."""
+        return sorted(self.tokens.languages) if self.model.multilingual else ["en"]
+
+    def transcribe(
+        self,
+        audio: AudioSource,
+        language: str | None = None,
+        task: str = "transcribe",
+        log_progress: bool = False,
+        beam_size: int = 5,
+        best_of: int = 5,
+        patience: float = 1,
+        length_penalty: float = 1,
+        repetition_penalty: float = 1,
+        no_repeat_ngram_size: int = 0,
+        temperature: float | Sequence[float] = TEMPERATURES,
+        compression_ratio_threshold: float | None = 2.4,
+        log_prob_threshold: float | None = -1.0,
+        no_speech_threshold: float | None = 0.6,
+        condition_on_previous_text: bool = True,
+        prompt_reset_on_temperature: float = 0.5,
+        initial_prompt: str | Iterable[int] | None = None,
+        prefix: str | None = None,
+        suppress_blank: bool = True,
+        suppress_tokens: Sequence[int] | None = (-1,),
+        without_timestamps: bool = False,
+        max_initial_timestamp: float = 1.0,
+        word_timestamps: bool = False,
+        prepend_punctuations: str = PREPENDED,
+        append_punctuations: str = APPENDED,
+        multilingual: bool = False,
+        vad_filter: bool = False,
+        vad_parameters: dict[str, Any] | VadOptions | None = None,
+        max_new_tokens: int | None = None,
+        chunk_length: int | None = None,
+        clip_timestamps: str | Sequence[float] = "0",
+        hallucination_silence_threshold: float | None = None,
+        hotwords: str | None = None,
+        language_detection_threshold: float | None = 0.5,
+        language_detection_segments: int = 1,
+    ) -> tuple[Iterator[Segment], TranscriptionInfo]:
+        """Transcribe a recording, window by window of 30 seconds.
+
+        Parameters
+        ----------
+        audio : path, file object, or array [samples] at 16 kHz
+            As for `decode_audio`.
+        language : str, optional
+            A code such as "en". Default: detected in the first windows, or English for a model of English.
+        task : {"transcribe", "translate"}, default "transcribe"
+            Translations are English, by a model of several languages.
+        log_progress : bool, default False
+            Show the seconds that are done on standard error.
+        beam_size, patience : int, float
+            Number of beams at temperature 0. The search ends with ``beam_size * patience`` texts.
+        best_of : int, default 5
+            Texts that are drawn at a temperature above 0, of which the best one counts.
+        length_penalty : float, default 1
+            Scores of texts are log-probabilities, divided by the number of tokens to this power.
+        repetition_penalty, no_repeat_ngram_size : float, int
+            Make tokens of the window rarer after their first use; a run of so many tokens comes once at most, 0: no
+            limit.
+        temperature : float or list of floats
+            The temperatures that are tried, one after another, while a text fails. The same random numbers are drawn in
+            each call.
+        compression_ratio_threshold, log_prob_threshold : float, optional
+            A text fails if its compression ratio is higher, or its mean log-probability lower.
+        no_speech_threshold : float, optional
+            A window is silent if the probability that nobody speaks is higher, and the text improbable.
+        condition_on_previous_text, prompt_reset_on_temperature : bool, float
+            The decoder reads the text of the windows before, unless one of them needed a higher temperature.
+        initial_prompt : str or list of tokens, optional
+            Text before the first window.
+        prefix : str, optional
+            The beginning of the text of the first window.
+        suppress_blank : bool, default True
+            No window begins with a space or the end of the text.
+        suppress_tokens : list of int, optional
+            Tokens that are never written. -1 stands for marks that nobody speaks, such as brackets.
+        without_timestamps : bool, default False
+            A segment is a whole window.
+        max_initial_timestamp : float, default 1.0
+            Seconds after the begin of a window where its first segment begins at the latest.
+        word_timestamps : bool, default False
+            Find the times of words.
+        prepend_punctuations, append_punctuations : str
+            Marks that belong to the next word, and to the one before.
+        multilingual : bool, default False
+            Detect the language of each window.
+        vad_filter : bool, default False
+            Transcribe only where somebody speaks. Without effect if `clip_timestamps` is given.
+        vad_parameters : dict or VadOptions, optional
+            Options of this filter.
+        max_new_tokens : int, optional
+            The most tokens of a window, without the prefix. There are never more than 224.
+        chunk_length : int, optional
+            Seconds of a window, from 1 to 30.
+        clip_timestamps : str or list of floats, default "0"
+            Seconds where parts begin and end: start, end, start, end ... The last part may have no end.
+        hallucination_silence_threshold : float, optional
+            With `word_timestamps`, skip so many seconds of silence around text that nobody spoke, probably.
+        hotwords : str, optional
+            Words that may come up. Without effect where there is a `prefix`.
+        language_detection_threshold, language_detection_segments : float, int
+            The language is the first one with a higher probability in one of so many windows, else the most frequent.
+
+        Returns
+        -------
+        segments : iterator of Segment
+            Each segment is computed when it is asked for. To close the iterator ends the work.
+        info : TranscriptionInfo
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule, or the recording is damaged: in this call, before the first segment.
+        """
+        given = {name: value for name, value in locals().items() if name not in ("self", "audio")}
+        name = "WhisperModel.transcribe"
+        arguments = self.checked(name, given)
+        source: Audio = open_audio(audio, function=name)
+        duration = source.length / SAMPLING_RATE
+        spans, vad_options = None, None
+        if arguments["vad_filter"] and clip_timestamps == "0":
+            vad_options = vad_options_of(name, vad_parameters)
+            spans = speech_spans(source, vad_options)
+            source = Joined(source, spans)
+        windows = self.windows(source, arguments["chunk_length"])
+        times = seconds(name, "clip_timestamps", clip_timestamps)
+        parts = clips(times, windows.num_frames)
+        first = parts[0][0] if parts[0][0] < windows.num_frames else 0
+        language, probability, all_languages = self.language(arguments, windows, first)
+        options = self.options(arguments, times)
+        transcriber = Transcriber(name, self.model, self.tokens, options, language, task)
+        segments = transcriber.segments(windows, parts)
+        if arguments["log_progress"]:
+            segments = with_progress(segments, windows.num_frames / FRAMES_PER_SECOND)
+        if spans:
+            segments = in_recording(segments, SpanTimes(spans))
+        info = TranscriptionInfo(
+            language=language,
+            language_probability=probability,
+            duration=duration,
+            duration_after_vad=source.length / SAMPLING_RATE,
+            all_language_probs=all_languages,
+            transcription_options=options,
+            vad_options=vad_options,
+        )
+        return segments, info
+
+    def detect_language(
+        self,
+        audio: AudioSource | None = None,
+        features: NDArray[np.float32] | None = None,
+        vad_filter: bool = False,
+        vad_parameters: dict[str, Any] | VadOptions | None = None,
+        language_detection_segments: int = 1,
+        language_detection_threshold: float = 0.5,
+    ) -> tuple[str, float, list[tuple[str, float]]]:
+        """Detect the language of a recording.
+
+        Parameters
+        ----------
+        audio : path, file object, or array [samples] at 16 kHz
+        features : float array [mel_bins, frames], optional
+            The spectrogram instead of `audio`.
+        vad_filter, vad_parameters, language_detection_segments, language_detection_threshold
+            As for `transcribe`.
+
+        Returns
+        -------
+        language : str
+        probability : float
+        all_probabilities : list of (str, float)
+            The probabilities of all languages in the last window that was read, the largest first.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument breaks a rule, or the model is one of English.
+        """
+        name = "WhisperModel.detect_language"
+        if not self.model.multilingual:
+            raise ValueError(f"{name}: the model must know several languages; this one is a model of English")
+        count = checked_integer(name, "language_detection_segments", language_detection_segments, 1)
+        threshold = checked_real(name, "language_detection_threshold", language_detection_threshold)
+        if audio is not None:
+            source: Audio = open_audio(audio, function=name)
+            if checked_boolean(name, "vad_filter", vad_filter):
+                source = Joined(source, speech_spans(source, vad_options_of(name, vad_parameters)))
+            windows = self.windows(source, None)
+        elif features is not None:
+            windows = Windows(self.model, _Spectrogram(features), np.shape(features)[-1])
+        else:
+            raise ValueError(f"{name}: needs audio or features")
+        return detect(self.model, self.tokens, windows, 0, count, threshold)
+
+    def windows(self, source: Audio, chunk_length: int | None) -> Windows:
+        frames = source.length // HOP
+        most = self.model.max_frames
+        if chunk_length is not None:
+            most = min(most, chunk_length * FRAMES_PER_SECOND)
+        return Windows(self.model, self.mel.over(source), frames, most)
+
+    def checked(self, function: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call in their types, or raise TypeError or ValueError."""
+        arguments = checked_arguments(function, given, self.tokens, self.model.vocabulary_size)
+        if not self.model.multilingual:
+            language = given["language"]
+            if language not in (None, "en"):
+                raise ValueError(f"{function}: language must be 'en' for a model of English; got {shown(language)}")
+            if given["task"] != "transcribe" or arguments["multilingual"]:
+                argument = "task" if given["task"] != "transcribe" else "multilingual"
+                raise ValueError(
+                    f"{function}: {argument}={given[argument]!r} needs a model of several languages; "
+                    "this one is a model of English"
+                )
+        return arguments
+
+    def language(
+        self, arguments: dict[str, Any], windows: Windows, first: int
+    ) -> tuple[str, float, list[tuple[str, float]] | None]:
+        """Return the language of a recording, its probability, and the ones of all languages, if it is detected."""
+        if arguments["language"] is not None or not self.model.multilingual:
+            return arguments["language"] or "en", 1, None
+        found = detect(
+            self.model,
+            self.tokens,
+            windows,
+            first,
+            arguments["language_detection_segments"],
+            arguments["language_detection_threshold"],
+        )
+        _logger.info("the language is %s, with probability %.2f", *found[:2])
+        return found
+
+    def options(self, arguments: dict[str, Any], clip_timestamps: Any) -> TranscriptionOptions:
+        given = dict(arguments, temperatures=arguments["temperature"], clip_timestamps=clip_timestamps)
+        given["suppress_tokens"] = self.tokens.suppressed(arguments["suppress_tokens"])
+        names = [field.name for field in fields(TranscriptionOptions)]
+        return TranscriptionOptions(**{name: given[name] for name in names})
+
+
+class _Spectrogram:
+    """Features that a caller gave, [mel_bins, frames], in windows."""
+
+    def __init__(self, features: NDArray[np.float32]) -> None:
+        self._features = np.asarray(features)
+
+    def window(self, first: int, last: int) -> NDArray[np.float32]:
+        """Return the frames from `first` to `last`, without it."""
+        return self._features[:, first:last]
+
+
+def vad_options_of(function: str, given: Any, **defaults: Any) -> VadOptions:
+    """Return the options of the voice-activity filter that a caller gave, or the default ones with `defaults`."""
+    if isinstance(given, VadOptions):
+        return given
+    if given is not None and not isinstance(given, dict):
+        raise TypeError(f"{function}: vad_parameters must be a dict or VadOptions; got {shown(given)}")
+    with in_the_name_of(function):
+        return VadOptions(**{**defaults, **(given or {})})
+
+
+def _repository(model: str | PathLike[str]) -> str | PathLike[str]:
+    """Return the repository of a size of model, or what was given."""
+    if not isinstance(model, str) or Path(model).exists():
+        return model
+    return _REPOSITORIES.get(model.removeprefix("whisper-"), model)
+
+
+def in_recording(segments: Iterator[Segment], times: SpanTimes) -> Iterator[Segment]:
+    """Yield segments of joined spans, with their times in the recording."""
+    for segment in segments:
+        if segment.words:
+            for word in segment.words:
+                span = times.index((word.start + word.end) / 2)  # both ends in one span
+                word.start, word.end = times.original(word.start, span), times.original(word.end, span)
+            segment.start, segment.end = segment.words[0].start, segment.words[-1].end
+        else:
+            segment.start, segment.end = times.original(segment.start), times.original(segment.end, is_end=True)
+        yield segment
+
+
+def with_progress(segments: Iterator[Segment], duration: float) -> Iterator[Segment]:
+    """Yield segments under a bar of the seconds that are transcribed."""
+    done = 0
+    with progress_bar(max(1, round(duration)), "seconds") as advance:
+        for segment in segments:
+            yield segment
+            new = max(0, round(segment.end) - done)
+            advance(new)
+            done += new
+        advance(max(0, round(duration) - done))
