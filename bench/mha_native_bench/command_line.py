@@ -20,9 +20,13 @@ def main(arguments: list[str] | None = None) -> int:
 
     0; 1 if a result was wrong; 2 for a mistake of the user; 130, as shells have it, after Ctrl-C.
     """
-    options = parse(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        return measure_and_show(options)
+        if given[:1] == ["serve"]:
+            from mha_native_bench.serve.command import main as serve
+
+            return serve(given[1:])
+        return measure_and_show(parse(given))
     except UserError as error:
         complain(str(error))
         return 2

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,6 +24,7 @@ import uvicorn
 
 from mha_native.server.application import Application
 from mha_native.server.config import Config
+from mha_native.server.connections import LimitedProtocol
 from mha_native.server.service import Service
 
 
@@ -39,12 +40,12 @@ class Running(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(config: Config) -> Iterator[Running]:
-    """Serve until the end of the context. The models are open at its begin."""
-    application = Application(config)
+def served(application: Any, lifespan: Any) -> Iterator[tuple[str, asyncio.AbstractEventLoop]]:
+    """Serve an application until the end of the context, with its address and its loop."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server = uvicorn.Server(uvicorn.Config(application, lifespan="on", log_config=None, ws="none"))
+        config = uvicorn.Config(application, lifespan=lifespan, http=LimitedProtocol, log_config=None, ws="none")
+        server = uvicorn.Server(config)
         loops: list[asyncio.AbstractEventLoop] = []
 
         async def serve() -> None:
@@ -54,13 +55,27 @@ def running(config: Config) -> Iterator[Running]:
         thread = threading.Thread(target=asyncio.run, args=(serve(),))
         thread.start()
         try:
-            with httpx.Client(base_url=url, timeout=20, trust_env=False) as client:
-                end = time.monotonic() + 20
-                while not server.started or client.get("/ready").status_code != 200:
-                    assert time.monotonic() < end
-                    assert thread.is_alive()
-                    time.sleep(0.01)
-                yield Running(url, client, application, loops[0])
+            end = time.monotonic() + 20
+            while not server.started:
+                assert time.monotonic() < end
+                assert thread.is_alive()
+                time.sleep(0.01)
+            yield url, loops[0]
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextlib.contextmanager
+def running(config: Config) -> Iterator[Running]:
+    """Serve until the end of the context. The models are open at its begin."""
+    application = Application(config)
+    with (
+        served(application, "on") as (url, loop),
+        httpx.Client(base_url=url, timeout=20, trust_env=False) as client,
+    ):
+        end = time.monotonic() + 20
+        while client.get("/ready").status_code != 200:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        yield Running(url, client, application, loop)

@@ -1,0 +1,1 @@
+"""Servers over HTTP: this library's and others, under the same clients."""

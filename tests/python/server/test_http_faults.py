@@ -1,0 +1,254 @@
+"""Clients that send slowly, read slowly, leave or send nonsense; a log that nobody reads; signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("safetensors")
+pytest.importorskip("httpx")
+
+import tiny_bert
+from http_server import Running, running, served
+
+from mha_native.server import Config, calls, connections
+from mha_native.server.calls import Answer, Call, ClientGone
+
+BODY = b'{"input": "a dog"}'
+HEAD = b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\n"
+REQUEST = HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert.write(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[Running]:
+    with running(Config({"tiny": model}, max_body_bytes=20_000, max_inputs=8)) as found:
+        yield found
+
+
+def connect(url: str, data: bytes = b"") -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=20)
+    connection.sendall(data)
+    return connection
+
+
+def rest(connection: socket.socket) -> bytes:
+    """All that comes until the server closes the connection, which it may do at once."""
+    parts = []
+    with connection, contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(65536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def ask(connection: socket.socket) -> int:
+    """Send a request, take the whole answer, and return its status."""
+    connection.sendall(REQUEST)
+    head, body = b"", b""
+    while b"\r\n\r\n" not in head:
+        head += connection.recv(65536)
+    head, _, body = head.partition(b"\r\n\r\n")
+    length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
+    while len(body) < length:
+        body += connection.recv(65536)
+    return status(head)
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def test_slow_senders_are_cut_off(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.2)
+    monkeypatch.setattr(calls, "_BODY_SECONDS", 0.2)
+    cut = {
+        HEAD: 408,
+        b"P": 408,
+        HEAD + b"X: " + 20_000 * b"a": 431,
+        HEAD + b"Content-Length: 9\r\n\r\n{": 408,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n": 408,
+    }
+    open_ones = {sent: connect(server.url, sent) for sent in cut}
+    again = connect(server.url)  # after an answer, the time of headers begins with the next byte
+    assert ask(again) == 200
+    time.sleep(0.3)
+    again.sendall(b"P")
+    assert server.client.post("/v1/embeddings", content=BODY).status_code == 200
+    for sent, expected in cut.items():
+        assert status(rest(open_ones[sent])) == expected, sent
+    assert status(rest(again)) == 408
+
+
+def test_a_client_that_takes_no_data_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(1000):  # more than the system takes
+            await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+        ended.set()  # without a client, `send` does nothing
+
+    monkeypatch.setattr(connections, "STALLED_SECONDS", 0.2)
+    with served(application, "off") as (url, _):
+        begin = time.monotonic()
+        connection = connect(url, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert ended.wait(20)
+        assert time.monotonic() - begin > 0.2
+        assert len(rest(connection)) < 1000 << 16
+
+
+def test_a_stream_that_stands_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_SENT_SECONDS", 0.05)
+    stopped: list[str] = []
+
+    async def pieces() -> Any:
+        yield b"data: a\n\n"
+        yield b"data: b\n\n"
+
+    async def send(message: dict[str, Any]) -> None:
+        if message.get("body") == b"data: b\n\n":
+            await asyncio.sleep(20)
+
+    async def run() -> None:
+        scope = {"type": "http", "method": "POST", "headers": [], "query_string": b""}
+        call = Call(scope, asyncio.Queue[Any]().get, send, Config({"a": "a"}), False)
+        call.cancel_by(lambda: stopped.append(str(call.why_stopped)))
+        with pytest.raises(ClientGone):
+            await call.send(Answer(pieces()))
+        call.end()
+        await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(run(), 5))
+    assert stopped == ["slow_client"]
+
+
+def test_idle_connections_cost_little(server: Running) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(2000, (hard - 300) // 2)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * count + 300), hard))
+    try:
+        before = memory(os.getpid())
+        idle = [connect(server.url) for _ in range(count)]
+        begin = time.monotonic()
+        assert server.client.post("/v1/embeddings", content=BODY).status_code == 200
+        assert time.monotonic() - begin < 1
+        assert memory(os.getpid()) - before < 50_000  # both ends, in kB
+        for connection in idle[::100]:  # each still works
+            assert ask(connection) == 200
+        for connection in idle:
+            connection.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def memory(process: int) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4
+
+
+def nonsense(seed: int) -> bytes:
+    """A request that is none, or whose body is none."""
+    rng = random.Random(seed)
+    deep = "[" * 10_000
+    bodies = [b"", b"{", b"\xff\xfe", b"[]", b"null", b'{"input": NaN}', b'{"input": 1e999}', deep.encode(), BODY[:-3]]
+    inputs: list[Any] = [None, 3, [], [[]], ["a", 3], {"a": "b"}, "", [""] * 9]
+    bodies += [json.dumps({"input": each}).encode() for each in inputs]
+    bodies += [b'{"input": "a", "dimensions": %s}' % each for each in (b"0", b"-1", b'"a"', b"1e400", b"[]")]
+    bodies.append(bytes(rng.randrange(256) for _ in range(rng.randrange(200))))
+    body = rng.choice(bodies)
+    path = rng.choice([b"/v1/embeddings", b"/embed", b"/rerank", b"/v1/chat/completions", b"/\x00", b"/%ff", b"/../x"])
+    head = b"POST %s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n" % path
+    forms = [
+        head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body),
+        head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body),
+        head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        head + b"Content-Length: -1\r\n\r\n",
+        head + b"Content-Length: 99999999\r\n\r\n",
+        head + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
+        bytes(rng.randrange(256) for _ in range(rng.randrange(1, 300))),
+    ]
+    return rng.choice(forms)
+
+
+def test_nonsense_gets_a_status_below_500(server: Running) -> None:
+    for seed in range(150):
+        sent = nonsense(seed)
+        connection = connect(server.url, sent)
+        connection.shutdown(socket.SHUT_WR)
+        answer = rest(connection)
+        assert not answer or 400 <= status(answer) < 500, (sent, answer)
+        assert b"Traceback" not in answer
+    assert server.client.post("/v1/embeddings", content=BODY).status_code == 200
+
+
+def test_disconnects_at_random_points(server: Running) -> None:
+    rng = random.Random(5)
+    many = json.dumps({"input": ["a dog"] * 8}).encode()
+    whole = HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(many), many)
+    for _ in range(60):
+        with connect(server.url, whole[: rng.randrange(1, len(whole) + 1)]) as connection:
+            time.sleep(rng.choice([0, 0, 0.001]))
+            if rng.random() < 0.5:  # a reset instead of an end
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    end = time.monotonic() + 10
+    while server.application.calls:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert server.service.engines["tiny"].queued() == (0, 0)
+    assert server.client.post("/v1/embeddings", content=BODY).status_code == 200
+
+
+@contextlib.contextmanager
+def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    command = [sys.executable, "-m", "mha_native", "serve", "--port", "0", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as found:
+        assert found.stdout is not None
+        try:
+            yield found, found.stdout.readline().split()[1].decode()
+        finally:
+            found.kill()
+
+
+def test_a_log_that_nobody_reads(model: Path) -> None:
+    with process("--model", str(model), "--log-format", "json") as (server, url):
+        with connect(url) as connection:
+            for _ in range(800):  # of some 200 bytes in the log; a pipe holds 65,536
+                assert ask(connection) == 200
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(20) == 0
+
+
+def test_a_second_signal_ends_at_once(model: Path) -> None:
+    with process("--model", str(model)) as (server, url):
+        slow = connect(url, HEAD + b"Content-Length: 9\r\n\r\n{")  # a request that is not complete
+        server.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 20
+        while status(rest(connect(url, b"GET /ready HTTP/1.0\r\n\r\n"))) != 503:
+            assert time.monotonic() < end
+        begin = time.monotonic()
+        server.send_signal(signal.SIGTERM)
+        server.wait(20)
+        assert time.monotonic() - begin < 3
+        slow.close()

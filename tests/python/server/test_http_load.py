@@ -1,0 +1,187 @@
+"""A server under load: the bits of its answers, more requests than it can take, new models, and a process that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("safetensors")
+pytest.importorskip("httpx")
+
+import httpx
+import tiny_bert
+from http_server import Running, running
+from matrix import matrix, nightly
+
+from mha_native.models import SentenceEncoder
+from mha_native.server import Config
+from mha_native.serving import _encode_queue
+
+WORDS = ("a", "dog", "the", "cat", "hungry", "blue", "é", "food", "fresh")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert.write(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[Running]:
+    with running(Config({"tiny": model}, max_waiting=200)) as found:
+        yield found
+
+
+def texts_of(seed: int, count: int) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randrange(1, 40))) for _ in range(count)]
+
+
+def with_clients(url: str, count: int, client: Callable[[httpx.AsyncClient, int], Awaitable[None]]) -> None:
+    """Run some clients at once, each with its number."""
+
+    async def run() -> None:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False, limits=limits) as shared:
+            await asyncio.gather(*(client(shared, number) for number in range(count)))
+
+    asyncio.run(run())
+
+
+def decoded(answer: httpx.Response) -> list[bytes]:
+    assert answer.status_code == 200, answer.text
+    return [base64.b64decode(each["embedding"]) for each in answer.json()["data"]]
+
+
+@matrix(count=nightly([600, 10_000], quick=[600]))
+def test_texts_under_load_have_the_bits_of_encode_alone(server: Running, model: Path, count: int) -> None:
+    texts = texts_of(1, count)
+    found: dict[int, bytes] = {}
+    left = list(range(count))
+
+    async def client(shared: httpx.AsyncClient, number: int) -> None:
+        rng = random.Random(number)
+        while left:
+            size = min(rng.choice([1, 1, 1, 3, 40]), len(left))
+            mine = [left.pop() for _ in range(size)]
+            body = {"input": [texts[i] for i in mine], "encoding_format": "base64"}
+            found.update(zip(mine, decoded(await shared.post("/v1/embeddings", json=body)), strict=True))
+
+    with_clients(server.url, 12, client)
+    encoder = SentenceEncoder.from_pretrained(model)
+    assert len(found) == count
+    assert all(encoder.encode(text).tobytes() == found[i] for i, text in enumerate(texts))
+
+
+@matrix(seconds=nightly([1.5, 60], quick=[1.5]))
+def test_four_times_the_capacity(model: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    results_of: Any = vars(_encode_queue)["results_of"]
+
+    def slow(model: Any, texts: Any, num_threads: Any) -> Any:
+        time.sleep(0.01 * len(texts))  # 100 texts a second, whatever the load
+        return results_of(model, texts, num_threads)
+
+    times: dict[int, list[float]] = {200: [], 429: []}
+
+    async def ask(shared: httpx.AsyncClient) -> None:
+        begin = time.perf_counter()
+        answer = await shared.post("/v1/embeddings", json={"input": "a dog"})
+        times[answer.status_code].append(time.perf_counter() - begin)
+        assert answer.status_code == 200 or 1 <= int(answer.headers["retry-after"]) <= 60
+
+    async def by_the_clock(shared: httpx.AsyncClient, number: int) -> None:
+        rng, tasks, end = random.Random(3), [], time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            tasks.append(asyncio.create_task(ask(shared)))
+            await asyncio.sleep(rng.expovariate(400))
+        await asyncio.gather(*tasks)
+
+    async def one_after_another(shared: httpx.AsyncClient, number: int) -> None:
+        for _ in range(5):
+            await ask(shared)
+
+    with running(Config({"tiny": model}, max_waiting=8, target_seconds=0.02)) as server:
+        monkeypatch.setattr(_encode_queue, "results_of", slow)
+        begin = time.perf_counter()
+        with_clients(server.url, 4, one_after_another)
+        best = len(times[200]) / (time.perf_counter() - begin)
+        before = len(times[200])
+        with_clients(server.url, 1, by_the_clock)
+        assert (len(times[200]) - before) / seconds > 0.7 * best
+        assert len(times[429]) > 100 * seconds
+        assert statistics.median(times[429]) < 0.5 * statistics.median(
+            times[200][before:]
+        )  # nobody waits for a refusal
+        assert server.service.engines["tiny"].queued() == (0, 0)
+        times[200].clear()
+        with_clients(server.url, 1, one_after_another)
+        assert statistics.median(times[200]) < 0.2
+
+
+@matrix(seconds=nightly([1.0, 1800], quick=[1.0]))
+def test_models_that_are_opened_again_under_load(server: Running, model: Path, seconds: float) -> None:
+    """In a nightly run for half an hour: the memory must not grow then, either."""
+    texts = texts_of(2, 40)
+    alone = [SentenceEncoder.from_pretrained(model).encode(text).tobytes() for text in texts]
+    end = time.monotonic() + seconds
+    reloads = 0
+    memory: list[int] = []
+
+    def reload() -> None:
+        nonlocal reloads
+        while time.monotonic() < end:
+            opened = server.service.open("tiny", server.service.config.model("tiny"))
+            asyncio.run_coroutine_threadsafe(opened, server.loop).result(20)
+            reloads += 1
+            memory.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4)
+            time.sleep(0.05 if seconds < 10 else 5)
+
+    async def client(shared: httpx.AsyncClient, number: int) -> None:
+        rng = random.Random(number)
+        while time.monotonic() < end:
+            mine = rng.sample(range(40), rng.choice([1, 1, 8]))
+            body = {"input": [texts[i] for i in mine], "encoding_format": "base64"}
+            answer = await shared.post("/v1/embeddings", json=body)
+            assert decoded(answer) == [alone[i] for i in mine]
+
+    thread = threading.Thread(target=reload)
+    thread.start()
+    with_clients(server.url, 6, client)
+    thread.join()
+    assert reloads >= 2
+    if seconds > 60:
+        half = len(memory) // 2
+        assert np.median(memory[half:]) - np.median(memory[: half // 2]) < 1024 * seconds / 60  # 1 MiB a minute
+
+
+def test_a_process_that_is_killed_leaves_nobody_waiting(model: Path) -> None:
+    from test_http_process import end, first_line, start
+
+    process = start("--model", str(model), "--port", "0")
+    url = first_line(process).split()[1]
+    seen: Counter[Any] = Counter()
+
+    async def client(shared: httpx.AsyncClient, number: int) -> None:
+        while True:
+            try:
+                answer = await shared.post("/v1/embeddings", json={"input": ["a dog"] * 20})
+            except httpx.TransportError:
+                return
+            seen[answer.status_code] += 1
+
+    thread = threading.Timer(0.7, process.kill)
+    thread.start()
+    with_clients(url, 8, client)
+    assert end(process)[0] == -9
+    assert set(seen) == {200}
