@@ -66,11 +66,16 @@ def app(config: Config) -> ASGIApp:
 
 class Application:
     """An application over the models of `config`. `on_loaded` is called with the error that prevents loading, or with
-    None."""
+    None. With `loads_first`, the start of the lifespan ends when the models are open, and fails if they cannot be."""
 
-    def __init__(self, config: Config, on_loaded: Callable[[Exception | None], None] | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        on_loaded: Callable[[Exception | None], None] | None = None,
+        loads_first: bool = False,
+    ) -> None:
         self.service = Service(config)
-        self._on_loaded = on_loaded
+        self._on_loaded, self._loads_first = on_loaded, loads_first
         self.calls: set[Call] = set()  # that have no answer yet
         self.last = monotonic()  # when the last request came or ended
         paths: dict[str, dict[str, Endpoint]] = {}
@@ -103,13 +108,15 @@ class Application:
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         loading = asyncio.create_task(self._load())
         try:
+            if self._loads_first and (error := await loading) is not None:
+                raise error
             yield
         finally:
             await loading
             self.abort()
             await asyncio.to_thread(self.service.close)
 
-    async def _load(self) -> None:
+    async def _load(self) -> Exception | None:
         error = None
         try:
             await self.service.load()
@@ -118,6 +125,7 @@ class Application:
             _log.error("The models could not be opened: %s", caught)
         if self._on_loaded is not None:
             self._on_loaded(error)
+        return error
 
     def abort(self) -> int:
         """End all requests without their results. Return their number."""
