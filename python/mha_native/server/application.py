@@ -90,7 +90,8 @@ class Application:
             CORSMiddleware,
             allow_origins=list(config.cors_origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type", "x-request-id"],
+            allow_headers=["authorization", "content-type", "x-request-id", "x-request-timeout", "x-model"],
+            expose_headers=["retry-after", "x-request-id"],
         )
         self._starlette = Starlette(
             routes=routes, lifespan=self._lifespan, middleware=[cors] if config.cors_origins else []

@@ -279,6 +279,11 @@ def test_keys_and_origins(models: dict[str, Path]) -> None:
         expected = SentenceEncoder.from_pretrained(models["embed"]).encode_tokens([[5, 6]])
         assert np.array_equal(np.array(found.json()["data"][0]["embedding"], np.float32), expected[0])
         assert found.headers["access-control-allow-origin"] == "https://a.example"
+        assert "x-request-id" in found.headers["access-control-expose-headers"]
+        asks = {"origin": "https://a.example", "access-control-request-method": "POST"}
+        allowed = server.client.options("/embed", headers=asks | {"access-control-request-headers": "x-model"})
+        assert (allowed.status_code, "POST" in allowed.headers["access-control-allow-methods"]) == (200, True)
+        assert server.client.options("/embed", headers=asks | {"origin": "https://b.example"}).status_code == 400
         other = server.client.get("/health", headers={"origin": "https://b.example"})
         assert (other.status_code, other.headers.get("access-control-allow-origin")) == (200, None)
         wrong = server.client.post("/v1/embeddings", json={"input": [10**9]}, headers=headers)

@@ -95,6 +95,25 @@ def test_completions_are_those_of_the_model(server: Running, model: CausalLM) ->
     assert (cut["text"], cut["finish_reason"]) == (text[: text.index(stop)], "stop")
 
 
+def test_prompts_that_are_echoed(server: Running, model: CausalLM) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 3, "logprobs": 1, "prompt_logprobs": 1}
+    tokens = model.generator.prompts("", "", PROMPT)[1][0]
+    body = {"temperature": 0, "max_tokens": 3, "logprobs": 1, "echo": True}
+    for prompt in (PROMPT, tokens):
+        expected = model.complete(prompt, **options)
+        (found,) = server.client.post("/v1/completions", json=body | {"prompt": prompt}).json()["choices"]
+        assert found["text"] == PROMPT + expected.text
+        logprobs = found["logprobs"]["token_logprobs"]
+        assert logprobs[0] is found["logprobs"]["top_logprobs"][0] is None
+        both = (*expected.prompt_logprobs[1:], *expected.logprobs)
+        assert logprobs[1:] == [each.logprob for each in both]
+        assert [len(each) for each in found["logprobs"]["top_logprobs"][1:]] == [1] * len(both)
+        # Programs that judge models ask for the prompt alone.
+        alone = server.client.post("/v1/completions", json=body | {"prompt": prompt, "max_tokens": 0}).json()
+        assert alone["choices"][0]["logprobs"]["token_logprobs"] == logprobs[: len(tokens)]
+        assert (alone["choices"][0]["text"], alone["usage"]["completion_tokens"]) == (PROMPT, 0)
+
+
 def _counts(metrics: str) -> dict[str, float]:
     found = re.findall(r'vllm:(\w+)_count\{model_name="tiny"\} (\S+)', metrics)
     return {name: float(count) for name, count in found}
@@ -133,7 +152,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/completions", {"prompt": []}, "prompt"),
     ("/v1/completions", {"prompt": [None]}, "prompt[0]"),
     ("/v1/completions", {"prompt": [10**9]}, "prompt"),
-    ("/v1/completions", {"prompt": "a", "echo": True}, "echo"),
+    ("/v1/completions", {"prompt": "a", "echo": True, "stream": True}, "echo"),
+    ("/v1/completions", {"prompt": [10**9], "echo": True}, "prompt"),
     ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
     ("/v1/completions", {"prompt": "a", "best_of": 2}, "best_of"),
     ("/v1/completions", {"prompt": "a", "logprobs": 6}, "logprobs"),
