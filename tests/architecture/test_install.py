@@ -34,5 +34,5 @@ def test_the_extra_all_leaves_out_ray() -> None:
 
 def test_tools_are_groups_which_do_not_compile_the_package() -> None:
     groups = re.sub("#.*", "", PYPROJECT.partition("[dependency-groups]")[2].partition("\n[")[0])
-    assert re.findall(r"^(\w+) = \[", groups, re.M) == ["dev", "docs"]
+    assert re.findall(r"^(\w+) = \[", groups, re.M) == ["clients", "dev", "docs"]
     assert "mha_native" not in groups

@@ -217,7 +217,8 @@ def test_the_package_is_typed() -> None:
 
 
 # distributed.md asks for clusters, and data that no test has; its calls are in tests/python/distributed.
-DOCUMENTS = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {ROOT / "docs" / "distributed.md"})]
+NEED_PROCESSES = {ROOT / "docs" / "distributed.md", ROOT / "docs" / "serve.md"}
+DOCUMENTS = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - NEED_PROCESSES)]
 SNIPPETS = {
     path.relative_to(ROOT).as_posix(): snippets
     for path in DOCUMENTS
@@ -243,12 +244,12 @@ EXTRAS = (
 )
 
 
-def test_blocks_that_need_a_cluster_compile() -> None:
-    document = ROOT / "docs" / "distributed.md"
-    blocks = re.findall(r"^```python\n(.*?)^```", document.read_text(encoding="utf-8"), re.M | re.S)
-    assert len(blocks) > 2
-    for block in blocks:
-        compile(block, str(document), "exec")
+def test_blocks_that_need_a_cluster_or_a_server_compile() -> None:
+    for document in NEED_PROCESSES:
+        blocks = re.findall(r"^```python\n(.*?)^```", document.read_text(encoding="utf-8"), re.M | re.S)
+        assert len(blocks) > 1
+        for block in blocks:
+            compile(block, str(document), "exec")
 
 
 def test_the_documents_have_python() -> None:

@@ -66,11 +66,16 @@ def app(config: Config) -> ASGIApp:
 
 class Application:
     """An application over the models of `config`. `on_loaded` is called with the error that prevents loading, or with
-    None."""
+    None. With `loads_first`, the start of the lifespan ends when the models are open, and fails if they cannot be."""
 
-    def __init__(self, config: Config, on_loaded: Callable[[Exception | None], None] | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        on_loaded: Callable[[Exception | None], None] | None = None,
+        loads_first: bool = False,
+    ) -> None:
         self.service = Service(config)
-        self._on_loaded = on_loaded
+        self._on_loaded, self._loads_first = on_loaded, loads_first
         self.calls: set[Call] = set()  # that have no answer yet
         self.last = monotonic()  # when the last request came or ended
         paths: dict[str, dict[str, Endpoint]] = {}
@@ -85,7 +90,8 @@ class Application:
             CORSMiddleware,
             allow_origins=list(config.cors_origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type", "x-request-id"],
+            allow_headers=["authorization", "content-type", "x-request-id", "x-request-timeout", "x-model"],
+            expose_headers=["retry-after", "x-request-id"],
         )
         self._starlette = Starlette(
             routes=routes, lifespan=self._lifespan, middleware=[cors] if config.cors_origins else []
@@ -103,13 +109,15 @@ class Application:
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         loading = asyncio.create_task(self._load())
         try:
+            if self._loads_first and (error := await loading) is not None:
+                raise error
             yield
         finally:
             await loading
             self.abort()
             await asyncio.to_thread(self.service.close)
 
-    async def _load(self) -> None:
+    async def _load(self) -> Exception | None:
         error = None
         try:
             await self.service.load()
@@ -118,6 +126,7 @@ class Application:
             _log.error("The models could not be opened: %s", caught)
         if self._on_loaded is not None:
             self._on_loaded(error)
+        return error
 
     def abort(self) -> int:
         """End all requests without their results. Return their number."""
@@ -205,7 +214,8 @@ class _Path:
             if failure is None:
                 _log.exception("request %s failed", call.identifier)
                 failure = Failure("internal", f"The server has failed; its log has the request {call.identifier}.")
-            metrics.failed(failure.cause)
+            if endpoint is not None and endpoint.method == "POST" and not endpoint.is_admin:
+                metrics.failed(failure.cause)
             cohere_id = call.identifier if call.is_cohere else None
             found = Answer(failure.body(call.is_tei, cohere_id), failure.status(call.is_tei), failure.headers)
         if service.is_draining and ("connection", "close") not in found.headers:

@@ -5,12 +5,12 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
 from time import monotonic, time
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import orjson
 
-from ..models import TokenLogprobs
+from ..models import Completion, TokenLogprobs
 from ..serving import Request, StepEvent
 from .calls import Answer, Call, answer
 from .config import TEXT, TEXT_TO_TEXT
@@ -28,7 +28,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "best_of": (1,),
     "chat_template": (),
-    "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
     "modalities": (["text"],),
@@ -65,6 +64,7 @@ _NOT_IN_SEARCH: dict[str, tuple[Any, ...]] = {
     "stop_token_ids": ([],),
     "ignore_eos": (False,),
     "logprobs": (),
+    "echo": (False,),
     "n": (1,),
     "cache_salt": (),
 }
@@ -102,6 +102,7 @@ class _Asked(msgspec.Struct):
 class _Completion(_Asked):
     prompt: str | list[Any] | None = None
     logprobs: int | None = None
+    echo: bool | None = None
     num_beams: int | None = None
     length_penalty: float | None = None
     no_repeat_ngram_size: int | None = None
@@ -170,7 +171,10 @@ class _TextForm(_Form):
         return {
             "tokens": texts,
             "token_logprobs": [each.logprob for each in found],
-            "top_logprobs": [{self.text(token): value for token, value in each.top} for each in found],
+            "top_logprobs": [
+                None if each.logprob is None else {self.text(token): value for token, value in each.top}
+                for each in found
+            ],
             "text_offset": offsets,
         }
 
@@ -218,6 +222,7 @@ class _Texts:
         self._requests, self._copies = requests, copies
         self._events: asyncio.Queue[tuple[int, StepEvent]] = asyncio.Queue()
         self._left = len(requests)
+        self._last: dict[int, float] = {}  # when the last event of a text came
         for i, request in enumerate(requests):
             call.cancel_by(request.cancel)
             engine.attach(request, lambda event, i=i: self._events.put_nowait((i, event)))  # type: ignore[misc]
@@ -233,6 +238,11 @@ class _Texts:
             return []
         while not self._events.empty():
             found.append(self._events.get_nowait())
+        now = monotonic()
+        for i, _ in found:
+            if i in self._last:
+                self._service.metrics.stepped(self._engine, now - self._last[i])
+            self._last[i] = now
         for i, event in found:
             if event.finish_reason is not None:
                 self._left -= 1
@@ -266,21 +276,27 @@ class _Texts:
 
     @property
     def usage(self) -> dict[str, Any]:
+        """The numbers of tokens."""
         each = [request.statistics for request in self._requests]
         prompts = sum(one.prompt_tokens for one in each[:: self._copies])
         new, cached = sum(one.new_tokens for one in each), sum(one.cached_tokens for one in each[:: self._copies])
         return _usage(self._call, prompts, new, cached)
 
-    async def whole(self, form: _Form, has_logprobs: bool) -> Answer:
+    async def whole(self, form: _Form, has_logprobs: bool, echo: "_Echo | None" = None) -> Answer:
         """Wait for all texts, and return the answer."""
         while not self.has_ended:
             await self.next()
         choices = []
         for i, request in enumerate(self._requests):
             found = request.completion(0)
+            if echo is not None:
+                found = echo.before(found, i // self._copies)
             logprobs = form.logprobs(found.logprobs or (), 0) if has_logprobs else None
             choices.append(form.choice(i, found.text, logprobs, found.finish_reason))
-        return answer({**form.head, "choices": choices, "usage": self.usage})
+        usage = self.usage
+        if echo is not None and echo.is_alone:
+            usage = _usage(self._call, usage["prompt_tokens"], 0, usage["prompt_tokens_details"]["cached_tokens"])
+        return answer({**form.head, "choices": choices, "usage": usage})
 
     async def stream(self, form: _Form, has_logprobs: bool, has_usage: bool) -> Answer:
         """Wait for the first event, and return an answer that goes on with the others."""
@@ -321,6 +337,22 @@ class _Texts:
             self.cancel()
 
 
+class _Echo(NamedTuple):
+    """Prompts that their texts begin with."""
+
+    texts: list[str]
+    tokens: list[list[int]]
+    is_alone: bool  # without new tokens
+
+    def before(self, found: Completion, index: int) -> Completion:
+        """Return a continuation after its prompt, whose first token has no log-probability."""
+        first = TokenLogprobs(self.tokens[index][0], None, ())  # type: ignore[arg-type]
+        logprobs = (first, *(each for each in found.prompt_logprobs or () if each is not None))
+        if self.is_alone:
+            return found._replace(text=self.texts[index], logprobs=logprobs, finish_reason="length")
+        return found._replace(text=self.texts[index] + found.text, logprobs=(*logprobs, *(found.logprobs or ())))
+
+
 def _usage(call: Call, prompts: int, new: int, cached: int) -> dict[str, Any]:
     """Return the numbers of tokens of an answer, which its line of the log has, too."""
     call.log |= {"prompt_tokens": prompts, "completion_tokens": new}
@@ -357,14 +389,34 @@ async def _completions(service: Service, call: Call) -> Answer:
         return await _search(service, call, engine, prompts, asked)
     if given := [name for name in _SEARCH if getattr(asked, name) is not None]:
         raise Failure("invalid", f"{given[0]}: needs an encoder-decoder; this model draws its tokens", given[0])
+    echo = _echo(engine, prompts, asked) if asked.echo else None
+    if echo is not None and echo.is_alone:
+        asked.max_tokens, asked.max_completion_tokens = 1, None  # the least that a model computes
     options, copies = _options(call, asked, 16), _copies(asked)
+    if echo is not None:
+        options["prompt_logprobs"] = asked.logprobs
 
     def submit(made: list[Request]) -> None:
-        for prompt in prompts:
+        for prompt in prompts if echo is None else echo.tokens:
             made += engine.batcher.submit(prompt, n=copies, logprobs=asked.logprobs, **options)
 
     texts = await _texts(service, call, engine, sum(map(len, prompts)), copies, submit, "prompt")
+    if echo is not None:
+        return await texts.whole(_TextForm(engine, int(time())), asked.logprobs is not None, echo)
     return await _answer(texts, _TextForm(engine, int(time())), asked, asked.logprobs is not None)
+
+
+def _echo(engine: TextEngine, prompts: list[Any], asked: _Completion) -> _Echo:
+    """Return the prompts with their tokens, or raise the failure of a request that cannot have them."""
+    if asked.stream:
+        raise Failure("invalid", "echo: is not supported with stream", "echo")
+    try:
+        tokens = [engine.model.generator.prompts("", "prompt", prompt)[1][0] for prompt in prompts]
+        texts = [prompt if isinstance(prompt, str) else engine.model.decode(prompt) for prompt in prompts]
+    except (TypeError, ValueError) as error:
+        raise of_arguments(error, "prompt") from error
+    most = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    return _Echo(texts, tokens, most == 0)
 
 
 async def _chat(service: Service, call: Call) -> Answer:

@@ -22,6 +22,7 @@ class _Shape(NamedTuple):
 _SHAPES = {
     "invalid": _Shape(400, "invalid_request_error", None, 422, "Validation"),
     "empty": _Shape(400, "invalid_request_error", None, 400, "Empty"),
+    "count": _Shape(400, "invalid_request_error", None, 422, "Validation"),
     "context": _Shape(400, "invalid_request_error", "context_length_exceeded", 422, "Validation"),
     "key": _Shape(401, "authentication_error", "invalid_api_key", 401, "Validation"),
     "path": _Shape(404, "invalid_request_error", "not_found", 404, "Validation"),

@@ -36,7 +36,7 @@ def check_count(call: Call, param: str, given: list[Any]) -> None:
         raise Failure("empty", f"{param}: must hold a text at least", param)
     if len(given) > call.config.max_inputs:
         message = f"{param}: must hold at most {call.config.max_inputs} texts; got {len(given)}"
-        raise Failure("invalid", message, param)
+        raise Failure("count", message, param)
 
 
 def check_text(what: str, text: Any, param: str) -> None:

@@ -5,7 +5,7 @@ from importlib.metadata import version
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
-from prometheus_client.core import Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
 from .. import _core
@@ -17,7 +17,16 @@ _DURATIONS = tuple(15e-6 * 1.5**i for i in range(35))  # seconds, as Text Embedd
 _SIZES = tuple(float(2**i) for i in range(14))
 
 # The causes of failures in the labels of Text Embeddings Inference.
-_ERRORS = {"full": "overloaded", "internal": "inference", "memory": "inference", "timeout": "dropped"}
+_ERRORS = {
+    "count": "batch_size",
+    "full": "overloaded",
+    "internal": "inference",
+    "kind": "model_type",
+    "memory": "inference",
+    "timeout": "dropped",
+}
+
+_TASKS = ("te_embed", "te_predict")  # embeddings; scores and labels
 
 
 class Metrics:
@@ -38,13 +47,29 @@ class Metrics:
         self._cancelled = Counter("mha_native_cancelled", "Requests without an answer.", ("why",), registry=registry)
         self._seconds = self._histogram("mha_native_http_request_seconds", "Time of requests.")
         self._duration = self._histogram("te_request_duration", "Time of requests for texts.")
-        self._queue = self._histogram("te_embed_queue_duration", "Time in the queue.")
-        self._inference = self._histogram("te_embed_inference_duration", "Time of the computation.")
+        self._times = {
+            task: [
+                self._histogram(f"{task}_duration", "Time of texts."),
+                self._histogram(f"{task}_tokenization_duration", "Time of the tokenizer."),
+                self._histogram(f"{task}_queue_duration", "Time in the queue."),
+                self._histogram(f"{task}_inference_duration", "Time of the computation."),
+            ]
+            for task in _TASKS
+        }
         self._length = self._histogram("te_request_input_length", "Tokens of a text.", _SIZES)
         labels = ("model_name",)
         self._first = self._histogram("vllm:time_to_first_token_seconds", "Time to the first token.", labels=labels)
         self._whole = self._histogram("vllm:e2e_request_latency_seconds", "Time of whole texts.", labels=labels)
         self._waited = self._histogram("vllm:request_queue_time_seconds", "Time in the queue.", labels=labels)
+        self._read = self._histogram("vllm:request_prefill_time_seconds", "Time of prompts.", labels=labels)
+        self._written = self._histogram("vllm:request_decode_time_seconds", "Time of new tokens.", labels=labels)
+        between = "Time from a token to the next one"
+        self._between = self._histogram("vllm:inter_token_latency_seconds", f"{between}.", labels=labels)
+        self._average = self._histogram(
+            "vllm:time_per_output_token_seconds", f"{between}, on average over a text.", labels=labels
+        )
+        self._prompt_length = self._histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", _SIZES, labels)
+        self._new_length = self._histogram("vllm:request_generation_tokens", "New tokens of a text.", _SIZES, labels)
         self._ends = Counter(
             *("vllm:request_success", "Texts by the reason of their end.", (*labels, "finished_reason")),
             registry=registry,
@@ -71,17 +96,21 @@ class Metrics:
         """Count a failure of a request for texts."""
         self._count("te_request_failure", err=_ERRORS.get(cause, "validation"))
 
-    def computed(self, engine: Engine, request: EncodeRequest) -> None:
-        """Count a request whose texts were computed."""
-        name = "te_embed" if engine.kind == EMBEDDING else "te_predict"
-        self._count("te_request_count", method="single" if len(request.token_counts) == 1 else "batch")
+    def asked(self, num_texts: int) -> None:
+        """Count a request for texts."""
+        self._count("te_request_count", method="single" if num_texts == 1 else "batch")
+
+    def computed(self, engine: Engine, request: EncodeRequest, tokenized: float) -> None:
+        """Count a request whose texts were computed, after so many seconds of the tokenizer."""
+        task = _TASKS[engine.kind != EMBEDDING]
         self._count("te_request_success")
-        self._count(f"{name}_count", len(request.token_counts))
-        self._count(f"{name}_success", len(request.token_counts))
+        self._count(f"{task}_count", len(request.token_counts))
+        self._count(f"{task}_success", len(request.token_counts))
         _, queued, computed = request.statistics
-        self._queue.observe(queued)
-        self._inference.observe(computed)
-        self._duration.observe(queued + computed)
+        whole = tokenized + queued + computed
+        for histogram, seconds in zip(self._times[task], (whole, tokenized, queued, computed), strict=True):
+            histogram.observe(seconds)
+        self._duration.observe(whole)
         for count in request.token_counts:
             self._length.observe(count)
 
@@ -93,6 +122,16 @@ class Metrics:
         self._waited.labels(engine.name).observe(statistics.queue_seconds)
         self._first.labels(engine.name).observe(statistics.first_token_seconds)
         self._whole.labels(engine.name).observe(statistics.first_token_seconds + statistics.new_seconds)
+        self._read.labels(engine.name).observe(statistics.first_token_seconds - statistics.queue_seconds)
+        self._written.labels(engine.name).observe(statistics.new_seconds)
+        self._prompt_length.labels(engine.name).observe(statistics.prompt_tokens)
+        self._new_length.labels(engine.name).observe(statistics.new_tokens)
+        if statistics.new_tokens > 1:
+            self._average.labels(engine.name).observe(statistics.seconds_per_token)
+
+    def stepped(self, engine: Engine, seconds: float) -> None:
+        """Count a token by the time since the token before it."""
+        self._between.labels(engine.name).observe(seconds)
 
     def searched(self, engine: Engine, usage: Mapping[str, Any], reasons: list[str]) -> None:
         """Count the texts of an encoder-decoder by the reasons of their ends."""
@@ -110,10 +149,14 @@ class Metrics:
         for (name, labels), value in self._counts.items():
             yield _metric(name, "Requests and texts.", [(dict(labels), value)])
         engines = list(self._engines.values())
-        loaded = [({"model": engine.name}, 1.0) for engine in engines]
+        loaded = [
+            ({"model": engine.name, "kind": engine.kind, "weight_dtype": engine.weight_dtype}, 1.0)
+            for engine in engines
+        ]
         yield _metric("mha_native_model_loaded", "Models that are open.", loaded)
         encoders = [engine for engine in engines if isinstance(engine, EncodeEngine)]
         yield _metric("te_queue_size", "Requests that wait.", [({}, sum(each.queued()[0] for each in encoders))])
+        yield _batch_sizes(encoders)
         found: dict[str, list[tuple[dict[str, str], float]]] = {}
         for engine in engines:
             if isinstance(engine, TextEngine):
@@ -133,6 +176,19 @@ class Metrics:
     def text(self) -> bytes:
         """Return all metrics in the text format 0.0.4."""
         return generate_latest(self._registry)
+
+
+def _batch_sizes(engines: list[EncodeEngine]) -> HistogramMetricFamily:
+    """Return how many batches had at most so many texts."""
+    counts: dict[int, int] = {}
+    for engine in engines:
+        for size, count in engine.batcher.statistics.batch_sizes.items():
+            counts[size] = counts.get(size, 0) + count
+    buckets = [(str(most), sum(n for size, n in counts.items() if size <= most)) for most in _SIZES]
+    buckets.append(("+Inf", sum(counts.values())))
+    found = HistogramMetricFamily("te_batch_next_size", "Texts of a batch.")
+    found.add_metric([], buckets, sum(size * count for size, count in counts.items()))
+    return found
 
 
 def _metric(name: str, about: str, samples: list[tuple[dict[str, str], float]]) -> Metric:

@@ -10,7 +10,7 @@ _SHARE = 1.2  # of the bytes of the files must be free: the old model and the ne
 
 
 class Signature(NamedTuple):
-    """What a model is made of. Equal signatures need no new model."""
+    """The settings and files of a model. Equal signatures need no new model."""
 
     model: Model
     queue: tuple[Any, ...]

@@ -45,7 +45,7 @@ def serve(
 
     Raises the exception with which a model cannot be opened, or OSError if the socket or `tls` cannot be opened.
     """
-    with _quick_switches(), logged(log_format, log_level), _listening(place) as (listener, address):
+    with _quick_switches(), logged(log_format, log_level), listening(place) as (listener, address):
         if tls is not None:
             address = address.replace("http:", "https:", 1)
         if not config.api_keys and not isinstance(place, str) and not _is_of_this_machine(place[0]):
@@ -161,7 +161,7 @@ def _quick_switches() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _listening(place: _Place) -> Iterator[tuple[socket.socket, str]]:
+def listening(place: _Place) -> Iterator[tuple[socket.socket, str]]:
     """Open a socket that listens, and return it with its address."""
     if not isinstance(place, str):
         host, port = place

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from time import time
+from time import monotonic, time
 from typing import Any, NamedTuple, TypeVar
 
 from ..functions.messages import listed
@@ -169,9 +169,12 @@ class Service:
         """Return the result of texts, or pairs of texts, and the request of it."""
         size = sum(len(text) if isinstance(text, str) else sum(map(_length, text)) for text in texts)
         add = lambda: engine.batcher.submit(texts, **options)  # noqa: E731
+        self.metrics.asked(len(texts))
+        begin = monotonic()
         request = await self.submitted(call, engine, size, add, param, texts=param, truncate_dim="dimensions")
+        tokenized = monotonic() - begin
         result = await call.result_of(request)
-        self.metrics.computed(engine, request)
+        self.metrics.computed(engine, request, tokenized)
         call.log |= {"inputs": len(texts), "prompt_tokens": sum(request.token_counts)}
         return result, request
 

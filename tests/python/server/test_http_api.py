@@ -237,8 +237,16 @@ def test_state_of_the_server(server: Running, encoder: SentenceEncoder) -> None:
     assert get("/health", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
     assert get("/health", headers={"x-request-id": "a b"}).headers["x-request-id"] != "a b"
     assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
+    assert server.client.post("/embed", json={"inputs": ["a"] * 9}).status_code == 422
+    assert server.client.post("/embed?model=rank", json={"inputs": "a"}).status_code == 424
     text = get("/metrics").text
     for name in (
+        'te_request_failure{err="batch_size"}',
+        'te_request_failure{err="model_type"}',
+        'te_batch_next_size_bucket{le="2.0"}',
+        "te_embed_tokenization_duration_count",
+        "te_predict_inference_duration_bucket",
+        'mha_native_model_loaded{kind="reranker",model="rank",weight_dtype="float32"} 1.0',
         "te_request_count{",
         "te_queue_size 0.0",
         "mha_native_http_requests_total{",
@@ -271,6 +279,11 @@ def test_keys_and_origins(models: dict[str, Path]) -> None:
         expected = SentenceEncoder.from_pretrained(models["embed"]).encode_tokens([[5, 6]])
         assert np.array_equal(np.array(found.json()["data"][0]["embedding"], np.float32), expected[0])
         assert found.headers["access-control-allow-origin"] == "https://a.example"
+        assert "x-request-id" in found.headers["access-control-expose-headers"]
+        asks = {"origin": "https://a.example", "access-control-request-method": "POST"}
+        allowed = server.client.options("/embed", headers=asks | {"access-control-request-headers": "x-model"})
+        assert (allowed.status_code, "POST" in allowed.headers["access-control-allow-methods"]) == (200, True)
+        assert server.client.options("/embed", headers=asks | {"origin": "https://b.example"}).status_code == 400
         other = server.client.get("/health", headers={"origin": "https://b.example"})
         assert (other.status_code, other.headers.get("access-control-allow-origin")) == (200, None)
         wrong = server.client.post("/v1/embeddings", json={"input": [10**9]}, headers=headers)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -76,6 +78,23 @@ def test_embeddings_of_openai(server: Running, models: dict[str, Path], embeddin
             return [floats(found)[0] for found in await asyncio.gather(*asked)]
 
     assert np.array_equal(asyncio.run(several()), [*embeddings] * 8)
+
+
+def test_the_first_program_of_the_document(server: Running, models: dict[str, Path]) -> None:
+    pytest.importorskip("openai")
+    document = (Path(__file__).resolve().parents[3] / "docs" / "serve.md").read_text(encoding="utf-8")
+    *statements, call = re.findall(r"^```python\n(.*?)\n```", document, re.M | re.S)[0].split("\n")
+    changes = {"http://localhost:8080": server.url, '"none"': '"key"', '"minilm"': '"embed"'}
+    names: dict[str, Any] = {}
+    for old, new in changes.items():
+        assert old in "\n".join([*statements, call])
+        statements, call = [line.replace(old, new) for line in statements], call.replace(old, new)
+    exec("\n".join(statements), names)
+    with names["client"]:
+        found = eval(call, names)
+    assert np.array_equal(
+        floats(found)[0], SentenceEncoder.from_pretrained(models["embed"]).encode("A dog was hungry.")
+    )
 
 
 def test_errors_and_retries_of_openai(
@@ -191,6 +210,7 @@ def test_cohere(server: Running, models: dict[str, Path]) -> None:
     assert found.meta.tokens.input_tokens == ranker.count_tokens([("hungry", text) for text in TEXTS]).sum()
 
 
+@pytest.mark.filterwarnings("ignore")  # its clients cannot be closed
 def test_haystack(
     server: Running, embeddings: np.ndarray[Any, Any], text: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +232,8 @@ def test_haystack(
     (reply,) = generator.run([dataclasses.ChatMessage.from_user("the")])["replies"]
     expected = text.chat([{"role": "user", "content": "the"}], max_new_tokens=8)
     assert reply.text == "".join(pieces) == expected
+    del generator
+    gc.collect()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")

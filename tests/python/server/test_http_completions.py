@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -94,7 +95,32 @@ def test_completions_are_those_of_the_model(server: Running, model: CausalLM) ->
     assert (cut["text"], cut["finish_reason"]) == (text[: text.index(stop)], "stop")
 
 
+def test_prompts_that_are_echoed(server: Running, model: CausalLM) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 3, "logprobs": 1, "prompt_logprobs": 1}
+    tokens = model.generator.prompts("", "", PROMPT)[1][0]
+    body = {"temperature": 0, "max_tokens": 3, "logprobs": 1, "echo": True}
+    for prompt in (PROMPT, tokens):
+        expected = model.complete(prompt, **options)
+        (found,) = server.client.post("/v1/completions", json=body | {"prompt": prompt}).json()["choices"]
+        assert found["text"] == PROMPT + expected.text
+        logprobs = found["logprobs"]["token_logprobs"]
+        assert logprobs[0] is found["logprobs"]["top_logprobs"][0] is None
+        both = (*expected.prompt_logprobs[1:], *expected.logprobs)
+        assert logprobs[1:] == [each.logprob for each in both]
+        assert [len(each) for each in found["logprobs"]["top_logprobs"][1:]] == [1] * len(both)
+        # Programs that judge models ask for the prompt alone.
+        alone = server.client.post("/v1/completions", json=body | {"prompt": prompt, "max_tokens": 0}).json()
+        assert alone["choices"][0]["logprobs"]["token_logprobs"] == logprobs[: len(tokens)]
+        assert (alone["choices"][0]["text"], alone["usage"]["completion_tokens"]) == (PROMPT, 0)
+
+
+def _counts(metrics: str) -> dict[str, float]:
+    found = re.findall(r'vllm:(\w+)_count\{model_name="tiny"\} (\S+)', metrics)
+    return {name: float(count) for name, count in found}
+
+
 def test_conversations_are_those_of_the_model(server: Running, model: CausalLM) -> None:
+    before = _counts(server.client.get("/metrics").text)
     text = model.chat(SAME, max_new_tokens=12)  # the most of this server
     body = {"messages": MESSAGES, "temperature": 0, "response_format": {"type": "text"}, "tools": []}
     found = server.client.post("/v1/chat/completions", json=body | {"logprobs": True, "top_logprobs": 2}).json()
@@ -115,6 +141,10 @@ def test_conversations_are_those_of_the_model(server: Running, model: CausalLM) 
     text = server.client.get("/metrics").text
     assert 'vllm:request_success_total{finished_reason="length",model_name="tiny"}' in text
     assert 'vllm:kv_cache_usage_perc{model_name="tiny"} 0.0' in text
+    after = _counts(text)
+    new = {name: after[name] - before.get(name, 0) for name in after}
+    assert (new["request_prefill_time_seconds"], new["request_generation_tokens"]) == (2, 2)
+    assert new["inter_token_latency_seconds"] >= 22  # of two texts of 12 tokens
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -122,7 +152,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/completions", {"prompt": []}, "prompt"),
     ("/v1/completions", {"prompt": [None]}, "prompt[0]"),
     ("/v1/completions", {"prompt": [10**9]}, "prompt"),
-    ("/v1/completions", {"prompt": "a", "echo": True}, "echo"),
+    ("/v1/completions", {"prompt": "a", "echo": True, "stream": True}, "echo"),
+    ("/v1/completions", {"prompt": [10**9], "echo": True}, "prompt"),
     ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
     ("/v1/completions", {"prompt": "a", "best_of": 2}, "best_of"),
     ("/v1/completions", {"prompt": "a", "logprobs": 6}, "logprobs"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,9 @@ def foreign() -> Iterator[list[str]]:
         patch.setattr(socket, "getaddrinfo", local)
         yield hosts
     assert not hosts
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()  # clients that nobody has closed
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +192,7 @@ def test_hugging_face_api_of_haystack(server: Running, embeddings: np.ndarray[An
     dataclasses = pytest.importorskip("haystack.dataclasses")
     utilities = pytest.importorskip("haystack.utils")
     key = utilities.Secret.from_token("key")
-    kind, own = "text_embeddings_inference", {"url": server.url}
+    kind = "text_embeddings_inference"
     embedder = embedders.HuggingFaceAPITextEmbedder(
         api_type=kind, api_params={"url": server.url}, token=key, normalize=True
     )

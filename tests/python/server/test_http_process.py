@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import signal
+import socket
 import ssl
 import stat
 import subprocess
@@ -30,6 +31,7 @@ import tiny_bert
 from mha_native.__main__ import main
 from mha_native.commands.serve import OPTIONS
 from mha_native.server import Config
+from mha_native.server.process import listening
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +111,13 @@ def test_a_socket_of_one_user(model: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert end(process)[0] == 0
     assert not place.exists()
+
+
+def test_answers_do_not_wait_for_packets_to_fill() -> None:
+    with listening(("127.0.0.1", 0)) as (listener, url):
+        place = url.removeprefix("http://").split(":")
+        with socket.create_connection((place[0], int(place[1]))), listener.accept()[0] as connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def _certificate(place: Path) -> tuple[Path, Path]:

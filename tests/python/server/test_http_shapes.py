@@ -48,7 +48,9 @@ PREDICTIONS = array(record(score=NUMBER, label=TEXT), minItems=1)
 # The answers of Text Embeddings Inference 1.7: the fields of docs/openapi.json in its repository. A model kind has
 # one key of its own.
 TEI: dict[str, Schema] = {
+    "/decode": array(TEXT),
     "/embed": array(array(NUMBER)),
+    "/embed_all": array(array(array(NUMBER))),
     "/predict": {"oneOf": [PREDICTIONS, array(PREDICTIONS)]},
     "/rerank": array(record({"text": nullable(TEXT)}, index=COUNT, score=NUMBER)),
     "/similarity": array(NUMBER),
@@ -86,6 +88,9 @@ TEI_ASKED: list[tuple[str, Any]] = [
     ("/embed", {"inputs": "a dog"}),
     ("/embed", {"inputs": ["a", "dog"], "normalize": False, "prompt_name": None, "truncate": None}),
     ("/embed", {"inputs": ["a"], "truncate": True, "truncation_direction": "Right"}),
+    ("/embed_all", {"inputs": ["a", "dog"], "prompt_name": None, "truncate": None}),
+    ("/decode", {"ids": [5, 6]}),
+    ("/decode", {"ids": [[5], [6]], "skip_special_tokens": False}),
     ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a", "dog"]}, "parameters": None}),
     (
         "/similarity",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ import uvicorn
 from mha_native.server.application import Application
 from mha_native.server.config import Config
 from mha_native.server.connections import LimitedProtocol
+from mha_native.server.process import listening
 from mha_native.server.service import Service
 
 
@@ -42,8 +42,7 @@ class Running(NamedTuple):
 @contextlib.contextmanager
 def served(application: Any, lifespan: Any) -> Iterator[tuple[str, asyncio.AbstractEventLoop]]:
     """Serve an application until the end of the context, with its address and its loop."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with listening(("127.0.0.1", 0)) as (listener, url):
         config = uvicorn.Config(application, lifespan=lifespan, http=LimitedProtocol, log_config=None, ws="none")
         server = uvicorn.Server(config)
         loops: list[asyncio.AbstractEventLoop] = []
