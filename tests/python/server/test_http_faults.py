@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,13 @@ def rest(connection: socket.socket) -> bytes:
         while part := connection.recv(65536):
             parts.append(part)
     return b"".join(parts)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def ask(connection: socket.socket) -> int:
@@ -219,10 +226,7 @@ def test_disconnects_at_random_points(server: Running) -> None:
             time.sleep(rng.choice([0, 0, 0.001]))
             if rng.random() < 0.5:  # a reset instead of an end
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    end = time.monotonic() + 10
-    while server.application.calls:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: not server.application.calls)
     assert server.service.engines["tiny"].queued() == (0, 0)
     assert server.client.post("/v1/embeddings", content=BODY).status_code == 200
 
@@ -253,7 +257,7 @@ def test_texts_without_pages_and_steps_that_fail(tmp_path: Path, monkeypatch: py
             assert "secret" not in failed.text
         assert ask(prompts[0]).json()["choices"][0]["text"] == expected[0]
         engine: Any = server.service.engines["text"]
-        assert engine.batcher.statistics.used_pages == 0
+        until(lambda: not engine.batcher.statistics.used_pages)
 
 
 def _raising(error: Exception) -> Any:
