@@ -14,7 +14,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,16 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 pytest.importorskip("httpx")
 
+import httpx
 import tiny_bert
+import tiny_language_model
 from http_server import Running, running, served
 
-from mha_native.server import Config, calls, connections
+from mha_native.models import CausalLM
+from mha_native.server import Config, calls, connections, engines
 from mha_native.server.calls import Answer, Call, ClientGone
+from mha_native.serving import Batcher
+from mha_native.serving._paged_caches import PagedCaches
 
 BODY = b'{"input": "a dog"}'
 HEAD = b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\n"
@@ -60,6 +67,13 @@ def rest(connection: socket.socket) -> bytes:
         while part := connection.recv(65536):
             parts.append(part)
     return b"".join(parts)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def ask(connection: socket.socket) -> int:
@@ -212,12 +226,45 @@ def test_disconnects_at_random_points(server: Running) -> None:
             time.sleep(rng.choice([0, 0, 0.001]))
             if rng.random() < 0.5:  # a reset instead of an end
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    end = time.monotonic() + 10
-    while server.application.calls:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: not server.application.calls)
     assert server.service.engines["tiny"].queued() == (0, 0)
     assert server.client.post("/v1/embeddings", content=BODY).status_code == 200
+
+
+def test_texts_without_pages_and_steps_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jinja2")
+    home = tiny_language_model.write(tmp_path / "text", n_positions=400)
+    alone = CausalLM.from_pretrained(home)
+    monkeypatch.setattr(engines, "Batcher", partial(Batcher, num_pages=3))
+    prompts = ["a" * n for n in (3, 40, 100, 150)]
+    with running(Config({"text": home}, max_waiting=6)) as server, ThreadPoolExecutor(4) as pool:
+
+        def ask(prompt: str, tokens: int = 20) -> httpx.Response:
+            body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+            return server.client.post("/v1/completions", json=body)
+
+        expected = [alone.generate(prompt, max_new_tokens=20, ignore_eos=True) for prompt in prompts]
+        found = list(pool.map(ask, prompts))  # which together need more pages than there are
+        assert [each.json()["choices"][0]["text"] for each in found] == expected
+        too_long = ask("a" * 199, 1)
+        assert (too_long.status_code, too_long.json()["error"]["code"]) == (400, "context_length_exceeded")
+        assert "pages" in too_long.json()["error"]["message"]
+        for error, code in ((MemoryError(), 503), (RuntimeError("/home/secret"), 500)):
+            with monkeypatch.context() as patch:
+                patch.setattr(PagedCaches, "read", _raising(error))
+                failed = ask("a")
+            assert failed.status_code == code
+            assert "secret" not in failed.text
+        assert ask(prompts[0]).json()["choices"][0]["text"] == expected[0]
+        engine: Any = server.service.engines["text"]
+        until(lambda: not engine.batcher.statistics.used_pages)
+
+
+def _raising(error: Exception) -> Any:
+    def read(*_: Any) -> None:
+        raise error
+
+    return read
 
 
 @contextlib.contextmanager
