@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import mha_native
-from mha_native import _core, models, optim, sentence_transformers, serving
+from mha_native import _core, models, optim, sentence_transformers, serving, speech
 from mha_native.interop import onnx, transformers
 
 interop_torch = importlib.import_module("mha_native.interop.torch") if importlib.util.find_spec("torch") else None
@@ -38,6 +38,7 @@ ADAPTERS = [
         ("interop.transformers", transformers.__all__),
         ("interop.torch", interop_torch.__all__ if interop_torch else ()),
         ("serving", serving.__all__),
+        ("speech", speech.__all__),
     )
     for name in names
 ]
@@ -73,6 +74,7 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
 LANGUAGE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SEQ2SEQ_MODEL = "facebook/bart-large-cnn"
 SPEECH_MODEL = "openai/whisper-tiny.en"
+SPOKEN_MODEL = "tiny.en"  # with the weights of the package, in documents that have text of recordings
 
 
 def test_all_is_the_whole_face() -> None:
@@ -170,6 +172,12 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
         import tiny_generators
 
         tiny_generators.write(folder / SEQ2SEQ_MODEL, tiny_generators.config("bart"))
+    if f'"{SPOKEN_MODEL}"' in code:
+        pytest.importorskip("tokenizers")
+        from recordings import recording_file
+
+        (folder / SPOKEN_MODEL).symlink_to(request.getfixturevalue("speech_model_directory").resolve())
+        (folder / "talk.wav").symlink_to(recording_file("sentence"))
     if f'"{SPEECH_MODEL}"' in code:
         pytest.importorskip("tokenizers")
         pytest.importorskip("safetensors")

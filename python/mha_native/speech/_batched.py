@@ -9,12 +9,13 @@ import numpy as np
 
 from ..functions.messages import shown
 from ._audio import SAMPLING_RATE, Audio, AudioSource, Joined, open_audio
+from ._calls import in_recording, vad_options_of, with_progress
 from ._mel import HOP
 from ._options import APPENDED, PREPENDED, TEMPERATURES, Segment, TranscriptionInfo, checked_seconds
 from ._transcribe import FRAMES_PER_SECOND, Transcriber, compression_ratio, filled, language_probabilities
 from ._voice_activity import SpanTimes, VadOptions, speech_spans
 from ._word_times import add_words
-from .whisper_model import WhisperModel, in_recording, vad_options_of, with_progress
+from .whisper_model import WhisperModel
 
 _USUAL_SILENCE = 160  # milliseconds between windows, by default
 
@@ -39,7 +40,7 @@ class BatchedInferencePipeline:
     --------
     >>> from mha_native.speech import BatchedInferencePipeline, WhisperModel
     >>> pipeline = BatchedInferencePipeline(WhisperModel("tiny.en"))
-    >>> segments, info = pipeline.transcribe("talk.wav", batch_size=16)
+    >>> segments, info = pipeline.transcribe("talk.wav", batch_size=16, vad_filter=False)
     >>> text = "".join(segment.text for segment in segments)
     """
 
@@ -129,11 +130,11 @@ hotwords, language_detection_threshold, language_detection_segments
         for argument in ("prefix", "hallucination_silence_threshold"):
             if given[argument] is not None:
                 raise ValueError(f"{name}: {argument} must be None; got {shown(given[argument])}")
-        model = self.model
-        arguments = model.checked(name, given)
+        calls = self.model._calls
+        arguments = calls.checked(name, given)
         source: Audio = open_audio(audio, function=name)
         duration, whole = source.length / SAMPLING_RATE, source
-        seconds = arguments["chunk_length"] or model.model.max_frames // FRAMES_PER_SECOND
+        seconds = arguments["chunk_length"] or calls.model.max_frames // FRAMES_PER_SECOND
         spans: list[tuple[int, int]] | None = None
         vad_options = None
         if clip_timestamps:
@@ -153,11 +154,11 @@ hotwords, language_detection_threshold, language_detection_segments
                 f"{name}: a recording of {duration:g} s needs vad_filter or clip_timestamps, since it is not shorter "
                 f"than a window of {seconds} s"
             )
-        detected = model.language(arguments, model.windows(source if length else whole, None), 0)
-        options = model.options(arguments, clip_timestamps if clip_timestamps else spans)
+        detected = calls.language(arguments, calls.windows(source if length else whole, None), 0)
+        options = calls.options(arguments, clip_timestamps if clip_timestamps else spans)
         options.temperatures = options.temperatures[:1]
         options.condition_on_previous_text = False
-        transcriber = Transcriber(name, model.model, model.tokens, options, detected[0], task)
+        transcriber = Transcriber(name, calls.model, calls.tokens, options, detected[0], task)
         segments = self._segments(transcriber, source, [c for c in chunks if c.end > c.start], arguments["batch_size"])
         if arguments["log_progress"]:
             segments = with_progress(segments, length / SAMPLING_RATE)
@@ -178,7 +179,7 @@ hotwords, language_detection_threshold, language_detection_segments
         self, transcriber: Transcriber, source: Audio, chunks: Sequence[Chunk], batch_size: int
     ) -> Iterator[Segment]:
         """Yield the segments of chunks, which are read `batch_size` at once."""
-        model, mel, tokens, options = self.model.model, self.model.mel, transcriber.tokens, transcriber.options
+        (model, tokens, mel), options = self.model._calls, transcriber.options
         history, count, last_end = transcriber.initial_prompt(), 0, 0.0
         for place in range(0, len(chunks), batch_size):
             batch = chunks[place : place + batch_size]

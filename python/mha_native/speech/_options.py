@@ -90,7 +90,18 @@ class Segment:
 
 @dataclass
 class TranscriptionOptions:
-    """The options of a transcription, as `WhisperModel.transcribe` explains them.
+    """The options of a transcription, in the types that they have after checks.
+
+    Parameters
+    ----------
+    beam_size, best_of, patience, length_penalty, repetition_penalty, no_repeat_ngram_size, log_prob_threshold, \
+no_speech_threshold, compression_ratio_threshold, condition_on_previous_text, prompt_reset_on_temperature, \
+initial_prompt, prefix, suppress_blank, suppress_tokens, without_timestamps, max_initial_timestamp, word_timestamps, \
+prepend_punctuations, append_punctuations, multilingual, max_new_tokens, clip_timestamps, \
+hallucination_silence_threshold, hotwords
+        As for `WhisperModel.transcribe`.
+    temperatures : list of float
+        Its `temperature`.
 
     Examples
     --------

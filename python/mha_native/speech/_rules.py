@@ -1,6 +1,6 @@
 """The tokens that Whisper may write next: logits of the others become minus infinity."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..functions.messages import in_the_name_of, listed, shown
-from ..functions.progress import progress_bar
 from ..functions.scalars import checked_boolean, checked_integer, checked_real
 from ..layers._constructor_arguments import WeightDType
 from ..models.files.hub_cache import find_directory
 from ..models.speech_seq2seq import SpeechSeq2Seq
 from ..models.text.tokenizer import NoTokenizer
 from ._audio import SAMPLING_RATE, Audio, AudioSource, Joined, open_audio
-from ._mel import HOP, LogMel
+from ._calls import Calls, in_recording, vad_options_of, with_progress
+from ._mel import LogMel
 from ._options import (
     APPENDED,
     PREPENDED,
     TEMPERATURES,
     Segment,
     TranscriptionInfo,
-    TranscriptionOptions,
-    checked_arguments,
     seconds,
 )
 from ._prompt import SpeechTokens
@@ -113,7 +110,8 @@ class WhisperModel:
     >>> model = WhisperModel("tiny.en", weight_dtype="int8")
     >>> segments, info = model.transcribe("talk.wav", beam_size=5, word_timestamps=True)
     >>> for segment in segments:  # text appears while it is transcribed
-    ...     print(f"[{segment.start:.2f} -> {segment.end:.2f}] {segment.text}")
+    ...     print(segment.text)
+     It is an ancient mariner and he stops at one of three.
     """
 
     def __init__(
@@ -161,13 +159,13 @@ class WhisperModel:
             tokenizer = self.model.tokenizer
             if isinstance(tokenizer, NoTokenizer):
                 tokenizer.refuse(f"{folder}: transcripts")
-            self.tokens = SpeechTokens(tokenizer, self.model.max_target_positions)
-        self.mel = LogMel(self.model.mel_bins, threads)
+            tokens = SpeechTokens(tokenizer, self.model.max_target_positions)
+        self._calls = Calls(self.model, tokens, LogMel(self.model.mel_bins, threads))
 
     @property
     def supported_languages(self) -> list[str]:
         """The codes of the languages of the model."""
-        return sorted(self.tokens.languages) if self.model.multilingual else ["en"]
+        return sorted(self._calls.tokens.languages) if self.model.multilingual else ["en"]
 
     def transcribe(
         self,
@@ -285,7 +283,7 @@ class WhisperModel:
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "audio")}
         name = "WhisperModel.transcribe"
-        arguments = self.checked(name, given)
+        arguments = self._calls.checked(name, given)
         source: Audio = open_audio(audio, function=name)
         duration = source.length / SAMPLING_RATE
         spans, vad_options = None, None
@@ -293,13 +291,13 @@ class WhisperModel:
             vad_options = vad_options_of(name, vad_parameters)
             spans = speech_spans(source, vad_options)
             source = Joined(source, spans)
-        windows = self.windows(source, arguments["chunk_length"])
+        windows = self._calls.windows(source, arguments["chunk_length"])
         times = seconds(name, "clip_timestamps", clip_timestamps)
         parts = clips(times, windows.num_frames)
         first = parts[0][0] if parts[0][0] < windows.num_frames else 0
-        language, probability, all_languages = self.language(arguments, windows, first)
-        options = self.options(arguments, times)
-        transcriber = Transcriber(name, self.model, self.tokens, options, language, task)
+        language, probability, all_languages = self._calls.language(arguments, windows, first)
+        options = self._calls.options(arguments, times)
+        transcriber = Transcriber(name, self.model, self._calls.tokens, options, language, task)
         segments = transcriber.segments(windows, parts)
         if arguments["log_progress"]:
             segments = with_progress(segments, windows.num_frames / FRAMES_PER_SECOND)
@@ -356,57 +354,12 @@ class WhisperModel:
             source: Audio = open_audio(audio, function=name)
             if checked_boolean(name, "vad_filter", vad_filter):
                 source = Joined(source, speech_spans(source, vad_options_of(name, vad_parameters)))
-            windows = self.windows(source, None)
+            windows = self._calls.windows(source, None)
         elif features is not None:
             windows = Windows(self.model, _Spectrogram(features), np.shape(features)[-1])
         else:
             raise ValueError(f"{name}: needs audio or features")
-        return detect(self.model, self.tokens, windows, 0, count, threshold)
-
-    def windows(self, source: Audio, chunk_length: int | None) -> Windows:
-        frames = source.length // HOP
-        most = self.model.max_frames
-        if chunk_length is not None:
-            most = min(most, chunk_length * FRAMES_PER_SECOND)
-        return Windows(self.model, self.mel.over(source), frames, most)
-
-    def checked(self, function: str, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call in their types, or raise TypeError or ValueError."""
-        arguments = checked_arguments(function, given, self.tokens, self.model.vocabulary_size)
-        if not self.model.multilingual:
-            language = given["language"]
-            if language not in (None, "en"):
-                raise ValueError(f"{function}: language must be 'en' for a model of English; got {shown(language)}")
-            if given["task"] != "transcribe" or arguments["multilingual"]:
-                argument = "task" if given["task"] != "transcribe" else "multilingual"
-                raise ValueError(
-                    f"{function}: {argument}={given[argument]!r} needs a model of several languages; "
-                    "this one is a model of English"
-                )
-        return arguments
-
-    def language(
-        self, arguments: dict[str, Any], windows: Windows, first: int
-    ) -> tuple[str, float, list[tuple[str, float]] | None]:
-        """Return the language of a recording, its probability, and the ones of all languages, if it is detected."""
-        if arguments["language"] is not None or not self.model.multilingual:
-            return arguments["language"] or "en", 1, None
-        found = detect(
-            self.model,
-            self.tokens,
-            windows,
-            first,
-            arguments["language_detection_segments"],
-            arguments["language_detection_threshold"],
-        )
-        _logger.info("the language is %s, with probability %.2f", *found[:2])
-        return found
-
-    def options(self, arguments: dict[str, Any], clip_timestamps: Any) -> TranscriptionOptions:
-        given = dict(arguments, temperatures=arguments["temperature"], clip_timestamps=clip_timestamps)
-        given["suppress_tokens"] = self.tokens.suppressed(arguments["suppress_tokens"])
-        names = [field.name for field in fields(TranscriptionOptions)]
-        return TranscriptionOptions(**{name: given[name] for name in names})
+        return detect(self.model, self._calls.tokens, windows, 0, count, threshold)
 
 
 class _Spectrogram:
@@ -420,43 +373,8 @@ class _Spectrogram:
         return self._features[:, first:last]
 
 
-def vad_options_of(function: str, given: Any, **defaults: Any) -> VadOptions:
-    """Return the options of the voice-activity filter that a caller gave, or the default ones with `defaults`."""
-    if isinstance(given, VadOptions):
-        return given
-    if given is not None and not isinstance(given, dict):
-        raise TypeError(f"{function}: vad_parameters must be a dict or VadOptions; got {shown(given)}")
-    with in_the_name_of(function):
-        return VadOptions(**{**defaults, **(given or {})})
-
-
 def _repository(model: str | PathLike[str]) -> str | PathLike[str]:
     """Return the repository of a size of model, or what was given."""
     if not isinstance(model, str) or Path(model).exists():
         return model
     return _REPOSITORIES.get(model.removeprefix("whisper-"), model)
-
-
-def in_recording(segments: Iterator[Segment], times: SpanTimes) -> Iterator[Segment]:
-    """Yield segments of joined spans, with their times in the recording."""
-    for segment in segments:
-        if segment.words:
-            for word in segment.words:
-                span = times.index((word.start + word.end) / 2)  # both ends in one span
-                word.start, word.end = times.original(word.start, span), times.original(word.end, span)
-            segment.start, segment.end = segment.words[0].start, segment.words[-1].end
-        else:
-            segment.start, segment.end = times.original(segment.start), times.original(segment.end, is_end=True)
-        yield segment
-
-
-def with_progress(segments: Iterator[Segment], duration: float) -> Iterator[Segment]:
-    """Yield segments under a bar of the seconds that are transcribed."""
-    done = 0
-    with progress_bar(max(1, round(duration)), "seconds") as advance:
-        for segment in segments:
-            yield segment
-            new = max(0, round(segment.end) - done)
-            advance(new)
-            done += new
-        advance(max(0, round(duration) - done))

@@ -34,7 +34,7 @@ def test_a_recording_has_its_text_and_the_facts_about_it(model: WhisperModel) ->
     assert (segment.id, segment.seek, segment.words, segment.temperature) == (1, 0, None, 0.0)
     assert 0 <= segment.start < 1 < segment.end <= 3.2
     assert -1 < segment.avg_logprob < 0 < segment.no_speech_prob < 0.5
-    assert segment.tokens[0] >= model.tokens.first_timestamp
+    assert segment.tokens[0] >= model._calls.tokens.first_timestamp
     assert (info.language, info.language_probability, info.all_language_probs) == ("en", 1, None)
     assert info.duration == info.duration_after_vad == pytest.approx(len(recording("sentence")) / 16000)
     assert (info.transcription_options.beam_size, info.transcription_options.clip_timestamps) == (2, [0.0])
@@ -74,13 +74,13 @@ def test_a_window_begins_where_the_last_segment_ends_and_reads_the_text_before(
     segments = list(model.transcribe(samples, initial_prompt="A poem.", **options)[0])
     first, second = (list(group) for _, group in itertools.groupby(segments, key=lambda each: each.seek))
     assert 0 < second[0].seek <= round(first[-1].end * 100)
-    begin = model.tokens.encode(" A poem.")
-    assert prompts[0] == [model.tokens.previous, *begin, model.tokens.start]
+    begin = model._calls.tokens.encode(" A poem.")
+    assert prompts[0] == [model._calls.tokens.previous, *begin, model._calls.tokens.start]
     before = [token for segment in first for token in segment.tokens]
-    assert prompts[1] == [model.tokens.previous, *begin, *before, model.tokens.start]
+    assert prompts[1] == [model._calls.tokens.previous, *begin, *before, model._calls.tokens.start]
     prompts.clear()
     list(model.transcribe(samples, condition_on_previous_text=False, initial_prompt=begin, **options)[0])
-    assert prompts == [[model.tokens.previous, *begin, model.tokens.start], [model.tokens.start]]
+    assert prompts == [[model._calls.tokens.previous, *begin, model._calls.tokens.start], [model._calls.tokens.start]]
 
 
 def test_a_text_that_fails_is_drawn_at_higher_temperatures_the_same_each_time(model: WhisperModel) -> None:
@@ -117,7 +117,7 @@ def test_the_prefix_begins_the_text_and_suppressed_tokens_are_not_in_it(model: W
     samples, greedy = recording("sentence"), {"beam_size": 1, "without_timestamps": True}
     (segment,) = model.transcribe(samples, prefix="Once there was", **greedy)[0]
     assert segment.text.startswith(" Once there was")
-    mariner = model.tokens.encode(" mariner")
+    mariner = model._calls.tokens.encode(" mariner")
     (segment,) = model.transcribe(samples, suppress_tokens=[-1, *mariner], **greedy)[0]
     assert not set(mariner) & set(segment.tokens)
     (segment,) = model.transcribe(samples, max_new_tokens=4, **greedy)[0]
