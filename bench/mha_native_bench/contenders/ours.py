@@ -222,8 +222,11 @@ def decoder(case: Case, inputs: Inputs, threads: int) -> Callable[[], Array]:
 @lru_cache(maxsize=1)
 def load_decoder(case: Case) -> tuple[Any, Any]:
     """The layers and the head, shared by all numbers of threads."""
-    weights: dict[str, Any] = language_model_state(case) | language_model_blocks(case)
-    stored = weight_dtype(case)
+    return make_decoder(case, language_model_state(case) | language_model_blocks(case), weight_dtype(case))
+
+
+def make_decoder(case: Case, weights: dict[str, Any], stored: Any) -> tuple[Any, Any]:
+    """The layers and the head with these weights, whose numbers are stored as `stored`."""
     rotary = mha_native.RotaryEmbedding.from_base(case.D, case.Tk, BASE)
 
     def part(prefix: str) -> dict[str, Any]:
