@@ -27,7 +27,7 @@ CASE = Case(
     "tiny", "decoder", "f32", B=1, H=4, Hk=2, Tq=128, Tk=128, D=64, E=256, causal=False,
     F=768, activation="silu", layers=3, V=256,
 )  # fmt: skip
-STEPS, BATCH, RATE = 600, 16, 2e-3
+STEPS, BATCH, RATE = 300, 16, 3e-3
 
 
 def main(paths: list[str]) -> None:
