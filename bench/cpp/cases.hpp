@@ -43,10 +43,11 @@ struct Case {
     return causal || window[0] >= 0 || window[1] >= 0 || admitted > 0 || softcap > 0 || alibi;
   }
 
-  /// Whether this is measured from Python alone: gradients, experts, ModernBERT, a decoder of a language model, attention
+  /// Whether this is measured from Python alone: gradients, experts, ModernBERT, a decoder, a linear map, attention
   /// over a cache or with a block mask.
   bool is_of_python() const {
-    return kind == "decoder" || kind == "cached" || kind == "experts" || is_backward() || blocks > 0 || !family.empty();
+    const bool is_one = kind == "decoder" || kind == "cached" || kind == "experts" || kind == "linear";
+    return is_one || is_backward() || blocks > 0 || !family.empty();
   }
   bool is_backward() const { return kind == "attention_backward" || kind == "linear_backward" || kind == "training"; }
   /// Whether sequences may differ in length.

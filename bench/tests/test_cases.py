@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.blocks import random_blocks, root_mean_squares
+from mha_native_bench.cases.case import BLOCKED, Case
 from mha_native_bench.cases.inputs import copies, make_inputs
 from mha_native_bench.cases.load import load_cases, plain_case
 from mha_native_bench.cases.oracle import oracle
@@ -114,9 +115,35 @@ def test_rows_that_make_no_sense_are_refused() -> None:
         {"admitted": 8},
         {"scores": 0.0},
         {"kind": "ragged", "Tk": 5, "shortest": 1, "values": 2.0},
+        {"kind": "linear", "E": 8, "H": 1, "Hk": 1, "causal": False},
+        {"kind": "mha", "E": 32, "Hk": 4, "Tk": 5, "weights": "q4_0"},
     ):
         with pytest.raises(ValueError, match="small"):
             dataclasses.replace(SMALL, **changes)
+
+
+def test_a_linear_map_reads_its_weights_in_their_format() -> None:
+    linear = Case(
+        "linear", "linear", "f32", B=1, H=1, Hk=1, Tq=2, Tk=2, D=256, E=256, causal=False, F=8, weights="q4_k"
+    )
+    assert linear.flops == 2 * 2 * 256 * 8
+    assert linear.streamed_bytes == linear.weight_bytes == 8 * 144
+    assert linear.least_bytes == 2 * (256 + 8) * 4 + 8 * 144
+    for name in BLOCKED:
+        case = dataclasses.replace(linear, weights=name)
+        assert case.weight_bytes == make_inputs(case).blocks["weight"].nbytes
+    cold = dataclasses.replace(linear, cold=True)
+    assert len(copies(cold, make_inputs(cold))) * cold.weight_bytes >= 4 * last_cache_bytes()
+
+
+@pytest.mark.parametrize("dtype", BLOCKED)
+def test_random_blocks_have_rows_of_the_size_asked_for(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    like = rng.standard_normal((5, 4096), np.float32) * np.array([[1], [0.5], [0.1], [0.01], [2]], np.float32)
+    found = random_blocks(dtype, like, rng).dequantize()
+    ratios = root_mean_squares(found) / root_mean_squares(like)
+    assert np.all(abs(np.log2(ratios)) < (0.51 if dtype == "mxfp4" else 0.02))  # whose scales are powers of 2
+    assert abs(np.mean(found / root_mean_squares(found)[:, None])) < 0.2
 
 
 def test_a_case_goes_against_one_above_of_its_sizes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.case import BLOCKED, Case
 from mha_native_bench.cases.inputs import in_dtype, make_inputs
 from mha_native_bench.cases.load import load_cases, plain_case
 from mha_native_bench.cases.oracle import largest_error, oracle, tolerance
@@ -68,10 +68,13 @@ BACKWARD = {
 EXPERTS = Case(
     "experts", "experts", "f32", B=2, H=1, Hk=1, Tq=5, Tk=5, D=32, E=32, causal=False, F=24, X=7, used=3,
 )  # fmt: skip
+LINEAR = dataclasses.replace(EXPERTS, name="linear", kind="linear", E=256, D=256, F=36, X=0, used=0)
+CASES += [LINEAR, dataclasses.replace(LINEAR, Tq=1, Tk=1)]
 CASES += [*BACKWARD.values(), EXPERTS, dataclasses.replace(EXPERTS, Tq=1, Tk=1)]
 CASES += [TEXTS, dataclasses.replace(TEXTS, B=1, shortest=9), PAIRS]
 CASES += [MODERN, dataclasses.replace(MODERN, shortest=4), *(dataclasses.replace(DECODER, Tq=n) for n in (1, 4, 9))]
 CASES += [dataclasses.replace(DECODER, B=2, Tq=n) for n in (1, 4)]
+WIDE = dataclasses.replace(DECODER, D=64, E=256, F=256, Tk=4)  # of as many features as a block
 REDUCED = [
     dataclasses.replace(case, **changes)
     for changes in ({"dtype": "bf16"}, {"dtype": "f16"}, {"weights": "bf16"}, {"weights": "int8"})
@@ -80,6 +83,8 @@ REDUCED = [
     if ("weights" if case.kind == "decoder" else "dtype") in changes or (case.is_layer and case.kind != "decoder")
     if not case.changes_scores and (case.window is None or case.family)
 ] + [dataclasses.replace(CACHED, cache="int8", pages=pages) for pages in ("", "shared")]
+REDUCED += [dataclasses.replace(LINEAR, weights=weights) for weights in ("int4", *BLOCKED)]
+REDUCED += [dataclasses.replace(WIDE, weights=weights, Tq=n) for weights in ("int4", *BLOCKED) for n in (1, 4)]
 
 # Kinds and dtypes of cases of which each peer must compute some.
 KNOWN = {
@@ -92,7 +97,7 @@ KNOWN = {
     | {"training f32"},
     "onnxruntime": {
         "sdpa f32", "sdpa f16", "cached f32", "ragged f32", "mha f32", "step f32", "encoder_layer f32", "sentences f32",
-        "modernbert f32", "decoder f32",
+        "modernbert f32", "decoder f32", "linear f32",
     },
     "transformers": {
         "sentences f32", "sentences bf16", "modernbert f32", "modernbert bf16", "decoder f32", "experts f32",
@@ -103,7 +108,7 @@ KNOWN = {
         for kind in ("sdpa", "cached", "mha", "encoder_layer", "sentences", "modernbert")
         for dtype in ("f32", "bf16")
     }
-    | {"decoder f32"},
+    | {"decoder f32", "linear f32"},
     "llama.cpp": {"decoder f32"},
 }  # fmt: skip
 

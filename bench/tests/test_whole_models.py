@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mha_native import reference
-from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.case import BLOCKED, Case
 from mha_native_bench.cases.inputs import make_inputs
 from mha_native_bench.cases.language_model import EMBEDDINGS, EPS, language_model_state
 from mha_native_bench.cases.load import load_cases
@@ -170,8 +170,8 @@ def test_the_large_models_run_if_they_are_named() -> None:
     assert {(case.family or case.kind, case.dtype, case.weights) for case in large} == {
         ("modernbert", "f32", ""), ("modernbert", "bf16", ""),
         ("decoder", "f32", ""), ("decoder", "f32", "bf16"), ("decoder", "f32", "int8"),
-        ("decoder", "f32", "int4"),
+        ("decoder", "f32", "int4"), *(("decoder", "f32", weights) for weights in BLOCKED),
     }  # fmt: skip
     assert all(case.extra for case in large)
     params = {case.layers * case.matrices_of_layer + case.E * case.V for case in large if case.kind == "decoder"}
-    assert params == {134_479_872}  # of SmolLM2-135M, without norms
+    assert params == {134_479_872, 138_412_032}  # of SmolLM2-135M, and two layers of Llama-3.2-1B, without norms

@@ -16,7 +16,7 @@ QUERY_TOKENS = 11  # of the query of pairs, three special ones included
 
 KINDS = (
     "sdpa", "cached", "ragged", "mha", "step", "encoder_layer", "sentences", "decoder",
-    "attention_backward", "linear_backward", "training", "experts",
+    "attention_backward", "linear_backward", "training", "experts", "linear",
 )  # fmt: skip
 
 PAGES = ("", "in order", "shuffled", "shared")
@@ -34,7 +34,27 @@ DTYPES = {
 
 # The same for formats of weights. int8 scales the largest weight of each output feature to 127, about 2^7, int4 the
 # largest of 16 to 8.
-WEIGHTS = {"": ("", 0.0), "bf16": DTYPES["bf16"], "int8": ("int8", 2**-7), "int4": ("int4", 2**-3)}
+WEIGHTS = {
+    "": ("", 0.0),
+    "bf16": ("bfloat16", 2**-7),
+    "int8": ("int8", 2**-7),
+    "int4": ("int4", 2**-3),
+}
+
+# The formats of GGUF files: their weights are those of random blocks, which peers without the format round once more.
+BLOCKED = {
+    "q4_0": ("q4_0", 2**-3),
+    "q4_1": ("q4_1", 2**-3),
+    "q4_k": ("q4_k", 2**-3),
+    "iq4_nl": ("iq4_nl", 2**-3),
+    "mxfp4": ("mxfp4", 2**-3),
+    "q5_0": ("q5_0", 2**-7),
+    "q5_1": ("q5_1", 2**-7),
+    "q5_k": ("q5_k", 2**-7),
+    "q6_k": ("q6_k", 2**-7),
+    "q8_0": ("q8_0", 2**-7),
+}
+WEIGHTS |= BLOCKED
 
 WHOLE_FEATURES = 256  # input features that fill whole words, groups and blocks of every format
 
@@ -134,11 +154,13 @@ class Case:
             raise ValueError(f"case {self.name}: a feed-forward needs F, and an activation")
         if self.kind == "experts" and not (0 < self.used <= self.X and self.F > 0 and self.H == 1):
             raise ValueError(f"case {self.name}: experts have 1 to X used ones, F, and H = 1")
+        if self.weights in BLOCKED and self.kind not in ("linear", "decoder"):
+            raise ValueError(f"case {self.name}: weights in {self.weights} are for linear maps and decoders")
         if self.kind != "experts" and (self.X or self.used):
             raise ValueError(f"case {self.name}: X and used are for experts")
-        if self.kind == "linear_backward" and (min(self.E, self.F) < 1 or self.activation or self.causal):
+        if self.kind in ("linear", "linear_backward") and (min(self.E, self.F) < 1 or self.activation or self.causal):
             raise ValueError(f"case {self.name}: a linear map has E inputs and F outputs, and nothing else")
-        has_width = self.has_feed_forward or self.kind in ("linear_backward", "experts")
+        has_width = self.has_feed_forward or self.kind in ("linear", "linear_backward", "experts")
         if not has_width and (self.F or self.activation):
             raise ValueError(f"case {self.name}: F and activation are for layers with a feed-forward")
         if self.kind == "training" and (self.dtype != "f32" or self.weights or self.causal):
@@ -160,8 +182,8 @@ class Case:
         if min(self.scores, self.values) <= 0:
             raise ValueError(f"case {self.name}: standard deviations of scores and values must be positive")
         allowed = {"is_causal"} if self.family != "modernbert" else {"is_causal", "window"}
-        if self.cold and self.kind not in ("sdpa", "cached"):
-            raise ValueError(f"case {self.name}: cold memory is for attention of a dense batch, or over a cache")
+        if self.cold and self.kind not in ("sdpa", "cached", "linear"):
+            raise ValueError(f"case {self.name}: cold memory is for linear maps, and attention without ragged batches")
         if self.kind != "sdpa" and (self.options.keys() - allowed or self.deviations != (1, 1)):
             raise ValueError(
                 f"case {self.name}: options and deviations are for attention of a dense batch; a window also for "
@@ -171,7 +193,7 @@ class Case:
     @property
     def is_layer(self) -> bool:
         """Whether there are weights."""
-        return self.kind in ("mha", "step", "encoder_layer", "training", "sentences", "decoder", "experts")
+        return self.kind in ("mha", "step", "encoder_layer", "training", "sentences", "decoder", "experts", "linear")
 
     @property
     def is_cross(self) -> bool:
@@ -194,9 +216,10 @@ class Case:
 
     @property
     def is_of_python(self) -> bool:
-        """Whether this is measured from Python alone: gradients, a whole model, attention over a cache or with a block
-        mask."""
-        return self.kind in ("cached", "decoder", "experts") or self.is_backward or self.blocks > 0 or bool(self.family)
+        """Whether this is measured from Python alone: gradients, a whole model or one product, attention over a cache
+        or with a block mask."""
+        is_one = self.kind in ("cached", "decoder", "experts", "linear")
+        return is_one or self.is_backward or self.blocks > 0 or bool(self.family)
 
     @property
     def is_ragged(self) -> bool:
@@ -314,7 +337,12 @@ class Case:
     @property
     def precision(self) -> str:
         """The type of the operands of most products, in one word for tables."""
-        return "int8" if self.weights in ("int8", "int4") else self.dtype
+        return self.dtype if self.weights in ("", "bf16") else "int8"
+
+    @property
+    def whole_bits(self) -> int:
+        """The bits of a weight, 4 or 8, for libraries that have no others."""
+        return 4 if 8 * self._bytes_of_a_weight <= 5 else 8
 
     @property
     def visible_pairs(self) -> int:
@@ -338,6 +366,8 @@ class Case:
             return 10 * self.H * self.D * self.visible_pairs
         if self.kind == "linear_backward":
             return 4 * self.B * self.Tq * self.E * self.F
+        if self.kind == "linear":
+            return 2 * self.B * self.Tq * self.E * self.F
         if self.kind == "experts":
             return 2 * self.B * self.Tq * self.E * (self.X + 3 * self.used * self.F)
         pairs = self.layers * self.visible_pairs
@@ -358,12 +388,14 @@ class Case:
             return 0
         if self.kind == "experts":  # of those that rows choose, each others if there are so many
             return self.E * (self.X + 3 * self.F * min(self.X, self.used * self.B * self.Tq))
+        if self.kind == "linear":
+            return self.E * self.F
         return 2 * self.E * (self.E + self.Hk * self.D) + (3 if self.is_modern else 2) * self.E * self.F
 
     @property
     def vectors_of_layer(self) -> int:
         """Elements of the biases of one layer and of its norms, which are kept in `dtype`."""
-        if not self.is_layer or self.kind == "experts":
+        if not self.is_layer or self.kind in ("experts", "linear"):
             return 0
         if self.is_modern:
             return 2 * self.E
@@ -379,17 +411,20 @@ class Case:
         return 2 * self.layers * tokens * self.Hk * row
 
     @property
+    def _bytes_of_a_weight(self) -> float:
+        stored = self.weight_dtype
+        return weight_bytes(stored, WHOLE_FEATURES) / WHOLE_FEATURES if stored else float(self.itemsize)
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all weights that a call reads once, as they are kept: of layers, and of the head of a decoder."""
-        stored = self.weight_dtype
-        size = weight_bytes(stored, WHOLE_FEATURES) / WHOLE_FEATURES if stored else self.itemsize
         matrices = self.layers * self.matrices_of_layer + self.E * self.V
-        return round(matrices * size) + self.layers * self.vectors_of_layer * self.itemsize
+        return round(matrices * self._bytes_of_a_weight) + self.layers * self.vectors_of_layer * self.itemsize
 
     @property
     def streamed_bytes(self) -> int:
         """Bytes of weights, keys and values that a call for one query must read."""
-        return self.weight_bytes + self.key_value_bytes
+        return self.weight_bytes + (0 if self.kind == "linear" else self.key_value_bytes)
 
     @property
     def least_bytes(self) -> int:
@@ -399,6 +434,8 @@ class Case:
             return (queries + self.B) * self.E * size + self.weight_bytes
         if self.kind == "decoder":
             return (queries * self.E + self.B * self.V) * size + self.streamed_bytes
+        if self.kind == "linear":
+            return queries * (self.E + self.F) * size + self.weight_bytes
         if self.is_layer:
             of_cache = 2 * self.B * self.Tk * self.E * (2 if self.cache else size) if self.kind == "step" else 0
             of_memory = self.B * self.Tk * self.E * size if self.is_cross else 0

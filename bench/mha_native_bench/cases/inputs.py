@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from mha_native_bench.cases.case import Array, Case
-from mha_native_bench.cases.language_model import language_model_state
+from mha_native import BlockMatrix
+from mha_native_bench.cases.blocks import random_blocks
+from mha_native_bench.cases.case import BLOCKED, Array, Case
+from mha_native_bench.cases.language_model import language_model_blocks, language_model_state
 from mha_native_bench.cases.sentence_model import VOCABULARY, pairs_of_lengths, texts_of_lengths
-from mha_native_bench.cases.weights import attention_state, encoder_layer_state, experts_state
+from mha_native_bench.cases.weights import attention_state, encoder_layer_state, experts_state, uniform_weights
 from mha_native_bench.machine import last_cache_bytes
 
 # Copies of a cold case fill the last cache so many times over, so that each is evicted before it is used again.
@@ -35,12 +37,15 @@ class Inputs:
         The directory of the model that sentences are for.
     texts : tuple of str
         Whose tokens the arrays are, if the case begins with texts; of pairs the query, and then the documents.
+    blocks : dict
+        The same weights as matrices of a GGUF file, if they are in one of its formats.
     """
 
     arrays: tuple[Array, ...]
     state: dict[str, Array]
     model: Path = Path()
     texts: tuple[str, ...] = ()
+    blocks: dict[str, BlockMatrix] = field(default_factory=dict)
 
 
 def make_inputs(case: Case, model: Path | None = None) -> Inputs:
@@ -75,7 +80,15 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
         return Inputs(tuple(of_all.integers(0, VOCABULARY, length) for length in case.lengths.tolist()), {}, model)
     if case.kind == "decoder":
         of_prompts = np.random.default_rng(0).integers(0, case.V, (case.B, case.Tk))
-        return Inputs((of_prompts,), language_model_state(case))
+        return Inputs((of_prompts,), language_model_state(case), blocks=language_model_blocks(case))
+    if case.kind == "linear":
+        of_rows = np.random.default_rng(0)  # the same rows for all formats
+        x = of_rows.standard_normal((case.B, case.Tq, case.E), np.float32)
+        weight = uniform_weights(of_rows)(case.F, case.E).astype(np.float32)
+        if case.weights not in BLOCKED:
+            return Inputs((x,), {"weight": weight})
+        matrix = random_blocks(case.weights, weight, of_rows)
+        return Inputs((x,), {"weight": matrix.dequantize()}, blocks={"weight": matrix})
     if case.kind == "encoder_layer":
         x = rng.standard_normal((case.B, case.Tq, case.E))
         return in_dtype(Inputs((x,), encoder_layer_state(case, rng)), case)
@@ -106,6 +119,7 @@ def copies(case: Case, inputs: Inputs) -> list[Inputs]:
     """`inputs` alone; for a cold case so many copies that each has left the caches before it is used again."""
     if not case.cold:
         return [inputs]
-    of_one = case.key_value_bytes if case.kind == "cached" else sum(array.nbytes for array in inputs.arrays)
+    of_arrays = sum(array.nbytes for array in inputs.arrays)
+    of_one = {"cached": case.key_value_bytes, "linear": case.weight_bytes}.get(case.kind, of_arrays)
     count = -(-COLD_CACHES * last_cache_bytes() // of_one)
-    return [Inputs(tuple(array.copy() for array in inputs.arrays), inputs.state) for _ in range(max(2, count))]
+    return [replace(inputs, arrays=tuple(array.copy() for array in inputs.arrays)) for _ in range(max(2, count))]

@@ -8,8 +8,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from mha_native import reference
-from mha_native_bench.cases.case import Array, Case
+from mha_native import BlockMatrix, reference
+from mha_native_bench.cases.blocks import random_blocks
+from mha_native_bench.cases.case import BLOCKED, Array, Case
 from mha_native_bench.cases.weights import modern_layer_state
 
 BASE, EPS = 100_000.0, 1e-5  # of the angles by which heads turn, and of the norms, as in SmolLM2
@@ -19,7 +20,22 @@ EMBEDDINGS = "embeddings.weight"  # [V, E]; also the weight of the head
 
 def language_model_state(case: Case) -> dict[str, Array]:
     """The weights in float32, as `mha_native.CausalDecoder` names them, and the embeddings: the same in each run."""
-    return _state(replace(case, name="", B=1, Tq=1, Tk=1, weights="", against="", quick=False, extra=False))
+    return _state(_model_of(case)) | {name: one.dequantize() for name, one in language_model_blocks(case).items()}
+
+
+def language_model_blocks(case: Case) -> dict[str, BlockMatrix]:
+    """The matrices of a case in a format of GGUF files; none in others."""
+    return _blocks(_model_of(case), case.weights) if case.weights in BLOCKED else {}
+
+
+def _model_of(case: Case) -> Case:
+    return replace(case, name="", B=1, Tq=1, Tk=1, weights="", against="", quick=False, extra=False)
+
+
+@lru_cache(maxsize=1)
+def _blocks(case: Case, weights: str) -> dict[str, BlockMatrix]:
+    rng = np.random.default_rng(0)
+    return {name: random_blocks(weights, array, rng) for name, array in _state(case).items() if array.ndim == 2}
 
 
 @lru_cache(maxsize=1)

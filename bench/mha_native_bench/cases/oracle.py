@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import mha_native
 from mha_native import reference
-from mha_native_bench.cases.case import DTYPES, QUERY_TOKENS, WEIGHTS, Array, Case
+from mha_native_bench.cases.case import BLOCKED, DTYPES, QUERY_TOKENS, WEIGHTS, Array, Case
 from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.cases.language_model import language_model_logits, language_model_state
 from mha_native_bench.cases.modernbert import modernbert_rows
@@ -28,8 +28,9 @@ Texts = tuple[tuple[int, ...], ...]  # tokens
 def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
     """The result by `mha_native.reference`, from weights that no layer has rounded to its format yet."""
     if case.kind in ("sentences", "decoder"):
-        # Formats of weights have the same expected result, which takes a minute of the largest models.
-        same = replace(case, name="", dtype="f32", weights="", against="", quick=False, extra=False)
+        # Formats that round the same weights have the same expected result, which takes a minute of the largest models.
+        weights = case.weights if case.weights in BLOCKED else ""
+        same = replace(case, name="", dtype="f32", weights=weights, against="", quick=False, extra=False)
         sequences = inputs.arrays if case.kind == "sentences" else inputs.arrays[0]
         texts = tuple(tuple(tokens.tolist()) for tokens in sequences)
         with one_blas_thread():
@@ -37,6 +38,8 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
     arrays = [array.astype(np.float64) for array in inputs.arrays]
     if case.kind == "experts":
         return experts(case, arrays[0], inputs.state)
+    if case.kind == "linear":
+        return reference.linear(arrays[0], inputs.state["weight"])
     state = {name: array.astype(np.float64) for name, array in inputs.state.items()}
     if case.kind == "training":  # the tests of the library compare this with differences of the encoder and with torch
         encoder = mha_native.Encoder(case.layers, case.E, case.H, case.F, activation=case.activation, dtype="float64")
@@ -160,7 +163,7 @@ def tolerance(case: Case, expected: NDArray[np.float64]) -> float:
     number of f32 may be 0. The bound asks whether this is the same computation; the tests ask how accurate the library
     is.
     """
-    of_cache = (DTYPES | WEIGHTS)[case.cache or case.dtype][1]  # int8 rounds rows of keys as it rounds those of weights
+    of_cache = (WEIGHTS | DTYPES)[case.cache or case.dtype][1]  # int8 rounds rows of keys as it rounds those of weights
     eps = max(DTYPES[case.dtype][1], WEIGHTS[case.weights][1], of_cache)
     n = (
         case.layers

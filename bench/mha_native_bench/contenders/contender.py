@@ -14,6 +14,9 @@ import numpy as np
 from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
 
+# Kinds that few contenders compute, and what the others say.
+KINDS_OF_FEW = {"experts": "no experts", "linear": "no product by itself"}
+
 
 class CannotCompute(Exception):
     """The contender cannot compute the case; the message is the reason, in few words."""
@@ -89,8 +92,8 @@ def reason_to_skip(case: Case, contender: Contender) -> str:
     """Why a contender is not asked for the programs of a case; empty: it is."""
     if case.texts and not contender.takes_texts:
         return "begins with tokens"
-    if case.kind == "experts" and not contender.has_experts:
-        return "no experts"
+    if case.kind in KINDS_OF_FEW and case.kind not in contender.kinds_of_few:
+        return KINDS_OF_FEW[case.kind]
     return "no gradients" if case.is_backward and not contender.has_gradients else ""
 
 
@@ -106,7 +109,7 @@ class Contender(ABC):
     name: str
     takes_texts = False  # whether it computes cases that begin with texts
     has_gradients = False  # whether it computes gradients
-    has_experts = False  # whether it computes experts
+    kinds_of_few: frozenset[str] = frozenset()  # those of `KINDS_OF_FEW` that it computes
 
     def __init__(self, thread_counts: list[int]) -> None:
         self.thread_counts = thread_counts

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 import mha_native
-from mha_native_bench.cases.case import BLOCK, DTYPES, Array, Case
+from mha_native_bench.cases.case import BLOCK, BLOCKED, DTYPES, Array, Case
 from mha_native_bench.cases.inputs import Inputs, make_inputs
-from mha_native_bench.cases.language_model import BASE, EMBEDDINGS, EPS, language_model_state
+from mha_native_bench.cases.language_model import BASE, EMBEDDINGS, EPS, language_model_blocks, language_model_state
 from mha_native_bench.cases.oracle import joined
 from mha_native_bench.contenders.contender import Contender, Program, scores_in_order
 
@@ -21,7 +21,7 @@ class Ours(Contender):
     name = "mha_native"
     takes_texts = True
     has_gradients = True
-    has_experts = True
+    kinds_of_few = frozenset({"experts", "linear"})
 
     def description(self) -> str:
         return f"{mha_native.__version__}, {mha_native.active_isa()}; threads by num_threads= of each call"
@@ -58,6 +58,9 @@ class Ours(Contender):
         if case.kind == "experts":
             experts = load_experts(case)
             return [Program(self.name, threads, lambda: experts(x, num_threads=threads))]
+        if case.kind == "linear":
+            product = mha_native.Linear.from_weights(**stored_weight(case), weight_dtype=weight_dtype(case))
+            return [Program(self.name, threads, lambda: product(x, num_threads=threads))]
         layer: Any
         formats: dict[str, Any] = {"dtype": case.dtype_name, "weight_dtype": case.weight_dtype}
         if case.kind == "encoder_layer":
@@ -68,6 +71,19 @@ class Ours(Contender):
         if case.kind == "step":
             return [Program(self.name, threads, step(case, layer, x, threads))]
         return [Program(self.name, threads, lambda: layer(*inputs.arrays, **options))]
+
+
+def weight_dtype(case: Case) -> Any:
+    """The format that numbers are rounded to; None if weights stay as they are, numbers or blocks."""
+    return None if case.weights in BLOCKED else case.weight_dtype
+
+
+@lru_cache(maxsize=1)
+def stored_weight(case: Case) -> dict[str, Any]:
+    """The weight in the format of the case, of which each layer gets a copy."""
+    inputs = make_inputs(case)
+    weights: dict[str, Any] = inputs.state | inputs.blocks
+    return dict(mha_native.Linear.from_weights(**weights, weight_dtype=weight_dtype(case)).state_dict())
 
 
 @lru_cache(maxsize=1)
@@ -206,23 +222,30 @@ def decoder(case: Case, inputs: Inputs, threads: int) -> Callable[[], Array]:
 @lru_cache(maxsize=1)
 def load_decoder(case: Case) -> tuple[Any, Any]:
     """The layers and the head, shared by all numbers of threads."""
-    state = language_model_state(case)
-    options: dict[str, Any] = {"activation": case.activation, "gated": True, "norm": "rms", "eps": EPS, "bias": False}
-    model = mha_native.CausalDecoder(
-        case.layers,
-        case.E,
-        case.H,
-        case.F,
-        num_kv_heads=case.Hk,
-        rotary=mha_native.RotaryEmbedding.from_base(case.D, case.Tk, BASE),
-        norm_first=True,
-        final_norm=True,
-        weight_dtype=case.weight_dtype,
-        **options,
-    )
-    head = mha_native.Linear(case.E, case.V, bias=False, weight_dtype=case.weight_dtype)
-    head.load_state_dict({"weight": state[EMBEDDINGS]})
-    model.load_state_dict({name: array for name, array in state.items() if name != EMBEDDINGS})
+    return make_decoder(case, language_model_state(case) | language_model_blocks(case), weight_dtype(case))
+
+
+def make_decoder(case: Case, weights: dict[str, Any], stored: Any) -> tuple[Any, Any]:
+    """The layers and the head with these weights, whose numbers are stored as `stored`."""
+    rotary = mha_native.RotaryEmbedding.from_base(case.D, case.Tk, BASE)
+
+    def part(prefix: str) -> dict[str, Any]:
+        return {name.removeprefix(prefix): array for name, array in weights.items() if name.startswith(prefix)}
+
+    def norm(name: str) -> Any:
+        return mha_native.RMSNorm.from_weights(**part(f"{name}."), eps=EPS)
+
+    def layer(name: str) -> Any:
+        heads: dict[str, Any] = {"num_kv_heads": case.Hk, "rotary": rotary, "weight_dtype": stored}
+        attention = mha_native.MultiHeadAttention.from_weights(part(f"{name}.self_attn."), case.H, **heads)
+        maps = {of: array for of, array in part(f"{name}.").items() if of.startswith(("gate", "linear"))}
+        hidden = mha_native.FeedForward.from_weights(maps, activation=case.activation, weight_dtype=stored)
+        norms = norm(f"{name}.norm1"), norm(f"{name}.norm2")
+        return mha_native.EncoderLayer.from_parts(attention, hidden, *norms, norm_first=True)
+
+    layers = [layer(f"layers.{i}") for i in range(case.layers)]
+    model = mha_native.CausalDecoder.from_layers(layers, norm("norm"))
+    head = mha_native.Linear.from_weights(weights[EMBEDDINGS], weight_dtype=stored)
     return model, head
 
 

@@ -142,7 +142,7 @@ def longest_match(tokens: list[int], most: int) -> list[int]:
         for first in range(len(tokens) - length - 1, -1, -1):
             if tokens[first : first + length] == tokens[-length:]:
                 draft = list(tokens)
-                for place in range(first + length, first + length + min(most, 2 * length)):
+                for place in range(first + length, first + length + min(most, length)):
                     draft.append(draft[place])
                 return draft[len(tokens) :]
     return []

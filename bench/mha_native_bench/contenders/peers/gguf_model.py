@@ -7,8 +7,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from mha_native_bench.cases.case import Array, Case
-from mha_native_bench.cases.language_model import BASE, EMBEDDINGS, EPS, language_model_state
+from mha_native_bench.cases.case import BLOCKED, Array, Case
+from mha_native_bench.cases.language_model import BASE, EMBEDDINGS, EPS, language_model_blocks, language_model_state
 
 # By the format of weights: as many bits a weight in llama.cpp.
 TYPES = {
@@ -16,6 +16,7 @@ TYPES = {
     "bf16": gguf.GGMLQuantizationType.F16,
     "int8": gguf.GGMLQuantizationType.Q8_0,
     "int4": gguf.GGMLQuantizationType.Q4_0,
+    **{name: gguf.GGMLQuantizationType[name.upper()] for name in BLOCKED},
 }
 
 # Llama's names of the parts of a layer in such files, and this library's.
@@ -43,9 +44,12 @@ def write_gguf(case: Case, path: Path) -> None:
     writer.add_rope_dimension_count(case.D)
     writer.add_vocab_size(case.V)
     writer.add_tokenizer_model("no_vocab")
-    for name, array in gguf_tensors(case, language_model_state(case)).items():
+    blocks = {name: one.data for name, one in language_model_blocks(case).items()}
+    for name, array in gguf_tensors(case, language_model_state(case) | blocks).items():
         kind = TYPES[case.weights] if array.ndim == 2 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(f"{name}.weight", gguf.quants.quantize(np.ascontiguousarray(array), kind), raw_dtype=kind)
+        given = np.ascontiguousarray(array)
+        raw = given if given.dtype == np.uint8 else gguf.quants.quantize(given, kind)
+        writer.add_tensor(f"{name}.weight", raw, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -53,6 +57,7 @@ def write_gguf(case: Case, path: Path) -> None:
 
 
 def gguf_tensors(case: Case, state: dict[str, Array]) -> dict[str, Array]:
+    """The arrays by their names in such files. Rows of matrices are numbers, or the bytes of blocks."""
     tensors = {"token_embd": state[EMBEDDINGS], "output_norm": state["norm.weight"]}
     kv_width = case.Hk * case.D
     for i in range(case.layers):

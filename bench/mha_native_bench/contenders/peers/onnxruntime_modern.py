@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mha_native_bench.cases.case import FULL_EVERY, Array, Case
-from mha_native_bench.cases.inputs import make_inputs
+from mha_native_bench.cases.inputs import Inputs, make_inputs
 from mha_native_bench.cases.language_model import BASE, EMBEDDINGS, angles
 from mha_native_bench.cases.language_model import EPS as DECODER_EPS
 from mha_native_bench.cases.modernbert import EPS as MODERNBERT_EPS
@@ -29,9 +29,9 @@ class Graph(Builder):
             return self.add("MatMul", rows, self.constant(name, weight.T), domain="")
         out, width = weight.shape
         blocks = weight.reshape(out, width // BLOCK, BLOCK)
-        bits = 4 if self.case.weights == "int4" else 8
+        bits = self.case.whole_bits
         scales = np.abs(blocks).max(-1) / (2 ** (bits - 1) - 1)
-        integers = (np.rint(blocks / scales[..., None]) + 2 ** (bits - 1)).astype(np.uint8)
+        integers = (np.rint(blocks / np.where(scales > 0, scales, 1)[..., None]) + 2 ** (bits - 1)).astype(np.uint8)
         if bits == 4:
             integers = integers[..., ::2] | integers[..., 1::2] << 4
         given = [self.constant(name, integers), self.constant(f"{name} scales", scales.astype(np.float32))]
@@ -146,6 +146,15 @@ def decoder_model(case: Case, first: int, end: int, caches: dict[str, Array]) ->
     out = {"out": np.empty((case.B, case.V), np.float32)}
     out |= {f"present_{name}": array for name, array in caches.items()}
     return Model("GQA", graph.nodes, given, out, graph.weights)
+
+
+def product_model(case: Case, inputs: Inputs) -> Model:
+    """One product, "x" to "out"."""
+    graph = Graph(case)
+    graph.product("x", "weight", inputs.state["weight"])
+    graph.nodes[-1].output[0] = "out"
+    out = {"out": np.empty((case.B, case.Tq, case.F), np.float32)}
+    return Model("MatMulNBits" if case.weights else "MatMul", graph.nodes, {"x": inputs.arrays[0]}, out, graph.weights)
 
 
 def empty_caches(case: Case) -> dict[str, Array]:

@@ -16,12 +16,18 @@ from mha_native_bench.contenders.peers.onnxruntime_attention import attention_mo
 from mha_native_bench.contenders.peers.onnxruntime_graph import Model
 from mha_native_bench.contenders.peers.onnxruntime_layers import layer_models
 from mha_native_bench.contenders.peers.onnxruntime_models import sentence_model
-from mha_native_bench.contenders.peers.onnxruntime_modern import decoder_model, empty_caches, modernbert_model
+from mha_native_bench.contenders.peers.onnxruntime_modern import (
+    decoder_model,
+    empty_caches,
+    modernbert_model,
+    product_model,
+)
 from mha_native_bench.contenders.peers.text_batches import Batches, forms, in_order
 
 
 class OnnxRuntime(Contender):
     name = "onnxruntime"
+    kinds_of_few = frozenset({"linear"})
 
     def description(self) -> str:
         return (
@@ -35,6 +41,8 @@ class OnnxRuntime(Contender):
             return self._decoder(case, inputs, threads)
         if case.kind == "sentences":
             return self._sentences(case, inputs, threads)
+        if case.kind == "linear":
+            return self._product(case, inputs, threads)
         return [
             Program(self.name, threads, bound(model, threads), to_array=model.to_array, variant=model.operator)
             for model in models_of(case, inputs)
@@ -63,6 +71,13 @@ class OnnxRuntime(Contender):
                 self.name, threads, bound(model, threads, new_session), to_array=model.to_array, variant=model.operator
             )
         ]
+
+    def _product(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if case.weights == "bf16":
+            raise CannotCompute("no 16-bit MatMul on a CPU")
+        model = product_model(case, inputs)  # a session for each copy of a cold case
+        run = bound(model, threads, new_session)
+        return [Program(self.name, threads, run, to_array=model.to_array, variant=model.operator)]
 
     def _decoder(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if case.weights == "bf16":

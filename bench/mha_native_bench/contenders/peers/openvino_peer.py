@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from typing import Any
 import openvino
 import torch
 
-from mha_native_bench.cases.case import Array, Case
+from mha_native_bench.cases.case import BLOCKED, Array, Case
 from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.contender import CannotCompute, Contender, Program, of_arrays
-from mha_native_bench.contenders.peers.openvino_graphs import graph_programs, settings
+from mha_native_bench.contenders.peers.openvino_graphs import Request, compiled_graph, graph_programs, settings
 from mha_native_bench.contenders.peers.openvino_paged import paged_programs
+from mha_native_bench.contenders.peers.openvino_products import compress, groups_of, product_graph
 from mha_native_bench.contenders.peers.text_batches import Batches, forms, in_order
 from mha_native_bench.contenders.peers.transformers_decoder import load_decoder
 from mha_native_bench.contenders.peers.transformers_peer import load_embedder
@@ -23,6 +25,7 @@ from mha_native_bench.contenders.peers.transformers_peer import load_embedder
 
 class OpenVino(Contender):
     name = "openvino"
+    kinds_of_few = frozenset({"linear"})
 
     def description(self) -> str:
         return (
@@ -38,10 +41,12 @@ class OpenVino(Contender):
             raise CannotCompute(f"no {case.dtype_name} on this CPU" if case.dtype == "f16" else "no float64")
         if case.weights == "bf16" or case.cache:
             raise CannotCompute("no 16 bits behind float32")
-        if case.weights == "int4":
-            raise CannotCompute("int4 models are made by another package")
+        if case.kind == "linear":
+            return self._product(case, inputs, threads)
         if case.kind == "decoder":
             return self._prompt(case, inputs, threads)
+        if case.weights == "int4":
+            raise CannotCompute("int4 models are made by another package")
         if case.kind != "sentences":
             return graph_programs(self.name, case, inputs, threads)
         if case.weights:
@@ -69,28 +74,46 @@ class OpenVino(Contender):
         """A prompt without a cache, of which OpenVINO has only what grows inside of a model."""
         if case.Tq < case.Tk:
             raise CannotCompute("only caches that grow inside of a model")
-        if case.weights:
-            raise CannotCompute("int8 models are made by another package")
-        request = prompt_request(case, threads)
         tokens = inputs.arrays[0]
 
-        def run() -> Array:
-            logits: Array = request.infer([tokens], share_inputs=True, share_outputs=True)[0]
-            return logits
+        def program(group: int) -> Program:
+            request = prompt_request(case, threads, group)
 
-        return [Program(self.name, threads, run, variant="without a cache")]
+            def run() -> Array:
+                logits: Array = request.infer([tokens], share_inputs=True, share_outputs=True)[0]
+                return logits
+
+            form = f", groups of {group}" if case.weights else ""
+            return Program(self.name, threads, run, variant=f"without a cache{form}")
+
+        return [program(group) for group in groups_of(case)]
+
+    def _product(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        def program(group: int) -> Program:
+            graph = product_graph(case, inputs.state["weight"], group)
+            request = Request(compiled_graph(graph, "f32", threads, group), inputs.arrays, "f32")
+            form = f"groups of {group}" if group else ""
+            return Program(self.name, threads, request, to_array=request.result, variant=form)
+
+        return [program(group) for group in groups_of(case)]
 
 
 @lru_cache(maxsize=2)
-def prompt_request(case: Case, threads: int) -> Any:
-    """The Llama of transformers for the tokens of a case, compiled."""
-    model = converted_decoder(case).clone()
+def prompt_request(case: Case, threads: int, group: int) -> Any:
+    """The Llama of transformers for the tokens of a case, compiled.
+
+    `group` features of compressed weights, and of rows, share a scale; 0: nothing is compressed.
+    """
+    model = converted_decoder(replace(case, name="", weights=case.weights if case.weights in BLOCKED else "")).clone()
     model.reshape(dict.fromkeys(model.inputs, (case.B, case.Tk)))
-    return openvino.Core().compile_model(model, "CPU", settings("f32", threads)).create_infer_request()
+    if group:
+        compress(model, case.whole_bits, group)
+    return compiled_graph(model, "f32", threads, group).create_infer_request()
 
 
 @lru_cache(maxsize=1)
 def converted_decoder(case: Case) -> Any:
+    """The model in float32."""
     example = torch.zeros(case.B, case.Tk, dtype=torch.long)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about deprecated functions of torch that the tracing calls

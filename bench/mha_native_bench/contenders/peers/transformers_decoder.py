@@ -32,8 +32,8 @@ def decoder_programs(contender: str, case: Case, inputs: Inputs, threads: int) -
     """
     if case.weights == "int8":  # by dynamic quantization
         raise CannotCompute("int8 logits off by a tenth of the largest")
-    if case.weights == "int4":
-        raise CannotCompute("no 4 bits on a CPU without another package")
+    if case.weights not in ("", "bf16"):
+        raise CannotCompute("no integer weights without another package")
     model = load_decoder(case)
     tokens = torch.from_numpy(inputs.arrays[0])
     before = case.Tk - case.Tq
@@ -59,7 +59,7 @@ def load_decoder(case: Case) -> Any:
     model: Any = transformers.LlamaForCausalLM(config).eval()
     state = {name: torch.from_numpy(array) for name, array in llama_tensors(case, language_model_state(case)).items()}
     model.load_state_dict(state, strict=False)  # the head is that of the embeddings
-    return model.to(torch.bfloat16) if case.weights else model
+    return model.to(torch.bfloat16) if case.weights == "bf16" else model
 
 
 def llama_config(case: Case) -> dict[str, Any]:

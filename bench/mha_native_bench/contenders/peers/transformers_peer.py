@@ -24,7 +24,7 @@ transformers.logging.disable_progress_bar()
 
 class Transformers(Contender):
     name = "transformers"
-    has_experts = True
+    kinds_of_few = frozenset({"experts"})
 
     def description(self) -> str:
         return f"{transformers.__version__} on torch {torch.__version__}; sdpa; threads and mode as torch"

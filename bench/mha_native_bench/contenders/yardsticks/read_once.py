@@ -1,4 +1,4 @@
-"""Reading keys and values once, and the weights of a decoder, without computing: the limit of memory for one query."""
+"""Reading keys, values and weights once, without computing: the limit of memory for one query or row."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from mha_native_bench.probes import read_memory
 
 class ReadOnce(Contender):
     name = "read"
+    kinds_of_few = frozenset({"linear"})
 
     def description(self) -> str:
-        return "reads keys, values and weights of decoders once, by read_memory of the core, and no more; for one query"
+        return "reads keys, values and weights once, by read_memory of the core, and no more; for one query"
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
-        if case.kind not in ("sdpa", "cached", "decoder") or case.Tq != 1 or case.options:
+        if case.kind not in ("sdpa", "cached", "decoder", "linear") or case.Tq != 1 or case.options:
             return []
         if case.kind != "sdpa":  # as many bytes; written once, or the system would give them all the same page
             streamed = [np.full(case.streamed_bytes, 1, np.uint8)]

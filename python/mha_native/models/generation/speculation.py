@@ -25,9 +25,6 @@ PROMPT_LOOKUP = "prompt-lookup"
 # A lookup compares this many of the last tokens.
 _MOST_EQUAL = 16
 
-# Its draft has up to so many times the number of equal tokens: the longer the match, the longer it goes on.
-_DRAFT_OF_MATCH = 2
-
 
 class Drafter(Protocol):
     """Guesses the next tokens of sequences."""
@@ -60,7 +57,7 @@ def _continuation(tokens: list[int], most: int) -> list[int]:
     else:
         length = min(last, _MOST_EQUAL)
     first = int(ends[-1]) + 1 if length else 0
-    num_tokens = min(most, _DRAFT_OF_MATCH * length)
+    num_tokens = min(most, length)  # the longer the match, the longer it goes on
     return [tokens[first + i % (len(tokens) - first)] for i in range(num_tokens)]  # a match may overlap the last tokens
 
 
