@@ -1,4 +1,4 @@
-"""Pretrained models, read from their files: dense and sparse embeddings, labels of texts, entities, language, speech."""
+"""Pretrained models from their files: dense and sparse embeddings, labels of texts, entities, text and speech."""
 
 from .causal_lm import CausalLM, Completion, GenerationStatistics, TextScore, TokenLogprobs
 from .sentence_encoder import SentenceEncoder
