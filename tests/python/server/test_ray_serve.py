@@ -133,6 +133,7 @@ def test_no_request_is_lost_with_a_replica(url: str, models: dict[str, Path]) ->
         assert under_way.wait(30)
         begin = time.monotonic()
         ray.kill(ray.get_actor(min(before), namespace="serve"))
+        assert not all(answer.done() for answer in answers)
         found = [answer.result() for answer in answers]
     assert np.array_equal(found, expected)
     while len(replicas()) < 2 or min(before) in replicas():  # another takes its place
