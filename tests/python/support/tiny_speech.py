@@ -86,7 +86,8 @@ _TYPES = ["float32", "int8", "int16", "int32", "float16", "bfloat16"]
 _SETTINGS = {
     "decoder/activation": np.int8(3), "decoder/alibi": np.int8(0), "decoder/alignment_heads": np.int16(1),
     "decoder/alignment_layer": np.int16(-1), "decoder/pre_norm": np.int8(1), "decoder/scale_embeddings": np.int8(0),
-    "decoder/start_from_zero_embedding": np.int8(0),
+    "decoder/start_from_zero_embedding": np.int8(0), "decoder/scale_alibi": np.int8(0),
+    "decoder/alibi_use_positive_positions": np.int8(1),
 }  # fmt: skip
 
 

@@ -38,8 +38,11 @@ _SETTINGS = {
     "num_heads": None,
     "activation": _ACTIVATION_GELU,
     "alibi": 0,
+    "alibi_use_positive_positions": None,  # without alibi neither this one nor the next has an effect
+    "scale_alibi": None,
     "alignment_heads": None,  # of CTranslate2's own use, for other models; the ones of Whisper are in config.json
     "alignment_layer": None,
+    "multi_query_attention": 0,
     "pre_norm": 1,
     "scale_embeddings": 0,
     "start_from_zero_embedding": 0,

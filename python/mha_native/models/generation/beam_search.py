@@ -134,7 +134,7 @@ class BeamSearch:
         self._ends = np.array(special.ends, np.int64)
         self._ended: list[EndedText] = []  # the best one first
         self._beams = np.array([[special.start]], np.int64)  # [n, t], the most probable one first
-        self._logs = np.zeros(1)
+        self._logs: NDArray[Any] = np.zeros(1)
         self.goes_on = True
 
     @property
