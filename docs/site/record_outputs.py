@@ -3,8 +3,8 @@
     python docs/site/record_outputs.py [--programs FOLDER] [FILE ...]
 
 Each FILE is one of the folder `examples`, such as `self_attention.py`; default: all. FOLDER holds the compiled programs
-of `examples/cpp`; without it only Python files run. Examples with a model need MHA_NATIVE_MODEL and
-MHA_NATIVE_LANGUAGE_MODEL. An example without its packages keeps its recorded output.
+of `examples/cpp`; without it only Python files run. Examples with a model need MHA_NATIVE_MODEL,
+MHA_NATIVE_LANGUAGE_MODEL and MHA_NATIVE_SPEECH_MODEL. An example without its packages keeps its recorded output.
 """
 
 import argparse

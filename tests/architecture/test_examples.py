@@ -10,14 +10,15 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SOURCES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.py"))}
-OPTIONAL = ("mpi4py", "ray", "tokenizers", "torch", "tqdm", "transformers")
+OPTIONAL = ("mpi4py", "ray", "soundfile", "tokenizers", "torch", "tqdm", "transformers")
 NEED_A_PACKAGE = [name for name in SOURCES if "this example needs the package" in SOURCES[name]]
-NEED_A_MODEL = [name for name in SOURCES if "MHA_NATIVE_MODEL" in SOURCES[name] or name == "generate_text"]
+READ_OTHERS = ("generate_text", "transcribe_speech")  # of language and of speech
+NEED_A_MODEL = [name for name in SOURCES if "MHA_NATIVE_MODEL" in SOURCES[name] or name in READ_OTHERS]
 
 
 def run(name: str, **environment: str) -> str:
     """Return the output of an example without the models of this machine and without a network."""
-    kept = {key: x for key, x in os.environ.items() if key not in ("MHA_NATIVE_MODEL", "MHA_NATIVE_LANGUAGE_MODEL")}
+    kept = {key: x for key, x in os.environ.items() if not re.fullmatch(r"MHA_NATIVE(_\w+)?_MODEL", key)}
     command = [sys.executable, EXAMPLES / f"{name}.py"]
     done = subprocess.run(
         command, env=kept | {"HF_HUB_OFFLINE": "1"} | environment, capture_output=True, text=True, timeout=120
@@ -44,7 +45,7 @@ def test_a_missing_package_is_a_sentence(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NEED_A_MODEL)
 def test_a_missing_model_is_a_sentence(name: str, tmp_path: Path) -> None:
-    for package in ("tokenizers", *re.findall(r"^    import (ray|sentence_transformers)$", SOURCES[name], re.M)):
+    for package in ("tokenizers", *re.findall(r"^    import (ray|sentence_\w+|soundfile)", SOURCES[name], re.M)):
         pytest.importorskip(package)
     output = run(name, HF_HUB_CACHE=str(tmp_path))
     assert "Traceback" not in output

@@ -3,7 +3,7 @@
 import argparse
 from typing import Protocol
 
-from . import bench, chat, classify, demo, embed, generate, info, models, rerank, search, selftest, serve
+from . import bench, chat, classify, demo, embed, generate, info, models, rerank, search, selftest, serve, transcribe
 
 
 class Command(Protocol):
@@ -20,5 +20,5 @@ class Command(Protocol):
 
 
 COMMANDS: tuple[Command, ...] = (
-    *(info, models, selftest, demo, embed, search, rerank, classify, generate, chat, serve, bench),
+    *(info, models, selftest, demo, embed, search, rerank, classify, generate, chat, transcribe, serve, bench),
 )

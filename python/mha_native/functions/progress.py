@@ -27,22 +27,23 @@ def tqdm_class() -> Any:
 
 
 class Progress:
-    """A bar on a terminal for a number of texts that may be unknown, after PATIENCE seconds."""
+    """A bar on a terminal for a number of texts or other units that may be unknown, after PATIENCE seconds."""
 
-    def __init__(self, is_wanted: bool = True) -> None:
+    def __init__(self, is_wanted: bool = True, unit: str = "texts") -> None:
+        self._unit = unit
         self._is_wanted = is_wanted and sys.stderr is not None and sys.stderr.isatty()
         self._started = self._drawn = time.monotonic()
         self._visible = False
         self._theirs: Any = None  # of tqdm
 
     def show(self, share: float | None, count: int) -> None:
-        """Draw the share of the input, if its size is known, and the `count` of texts that are done."""
+        """Draw the share of the input, if its size is known, and the `count` of units that are done."""
         now = time.monotonic()
         if not self._is_wanted or now - self._started < PATIENCE or now - self._drawn < PAUSE:
             return
         self._drawn = now
         if not self._visible and (tqdm := tqdm_class()) is not None:
-            self._theirs = tqdm(unit=" texts", leave=False, file=sys.stderr)
+            self._theirs = tqdm(unit=f" {self._unit}", leave=False, file=sys.stderr)
             self._theirs.start_t -= time.monotonic() - self._started  # rates count from the start
         self._visible = True
         if self._theirs is not None:
@@ -51,7 +52,7 @@ class Progress:
                 self._theirs.refresh()
             return
         rate = count / (now - self._started)
-        words = f"{count:,} texts, {rate:,.0f} a second"
+        words = f"{count:,} {self._unit}, {rate:,.0f} a second"
         if share:
             left = round((now - self._started) * (1 - share) / share)
             done = round(30 * share)

@@ -3,12 +3,14 @@
 from ._audio import audio_blocks, decode_audio
 from ._batched import BatchedInferencePipeline
 from ._options import Segment, TranscriptionInfo, TranscriptionOptions, Word
-from ._voice_activity import VadOptions
+from ._stream import StreamedText, transcribe_stream
+from ._voice_activity import VadOptions, speech_spans
 from .whisper_model import WhisperModel
 
 __all__ = [
     "BatchedInferencePipeline",
     "Segment",
+    "StreamedText",
     "TranscriptionInfo",
     "TranscriptionOptions",
     "VadOptions",
@@ -16,4 +18,6 @@ __all__ = [
     "Word",
     "audio_blocks",
     "decode_audio",
+    "speech_spans",
+    "transcribe_stream",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from os import PathLike, fspath
 from pathlib import Path
@@ -24,8 +25,8 @@ Channels: TypeAlias = NDArray[np.float32]  # [samples, channels]
 # A path, a file object of bytes, or an array.
 AudioSource: TypeAlias = "str | PathLike[str] | BinaryIO | Tensor"
 
-# From a file and what closes it to its rate and its blocks.
-OpenFile: TypeAlias = "Callable[[BinaryIO, ExitStack], tuple[int, Iterator[Channels]]]"
+# From a path and what closes the file to its rate and its blocks.
+OpenFile: TypeAlias = "Callable[[str, ExitStack], tuple[int, Iterator[Channels]]]"
 
 SAMPLING_RATE = 16_000  # of every Whisper model
 
@@ -58,7 +59,7 @@ def decode_audio(
     ----------
     source : path, file object, or [samples] or [samples, channels]
         Files are read by soundfile (WAV, FLAC, OGG, MP3 and others), and where it cannot, by PyAV if it is installed
-        (M4A, video and others). A file object is read from its beginning, and a pipe is copied to a temporary file.
+        (M4A, video and others). File objects, from their beginning, and pipes are copied to a temporary file.
         Integers of 8 to 32 bits become numbers from -1 to 1.
     sampling_rate : int
         In samples a second. Another rate of the source is resampled by soxr.
@@ -96,7 +97,7 @@ def decode_audio(
     if not split_stereo:
         return open_audio(source, sampling_rate, source_rate=source_rate).whole()
     with ExitStack() as stack:
-        kept = _seekable(source, stack)  # read twice, also a pipe
+        kept, _ = _path_or_array(source, stack)  # read twice, also a pipe
         left, right = (_Recording(kept, sampling_rate, source_rate, side, "decode_audio").whole() for side in (0, 1))
     return left, right
 
@@ -170,12 +171,13 @@ class _Recording:
     ) -> None:
         self._name, self._channel = function, channel
         self._rate = checked_integer(function, "sampling_rate", sampling_rate, 1, _MOST_RATE)
-        self._stack = ExitStack()  # closes copies of pipes when the recording is gone
-        self._source = _seekable(source, self._stack)
+        stack = ExitStack()
+        weakref.finalize(self, stack.close)  # removes a copy with the recording
+        self._source, self._label = _path_or_array(source, stack)
         self._array: Samples | None = None
         self._length: int | None = None
         self._decode: Callable[[], Iterator[Samples]] = self._decode_file
-        if isinstance(self._source, str) or hasattr(self._source, "read"):
+        if isinstance(self._source, str):
             if source_rate is not None:
                 raise TypeError(f"{function}: source_rate is the rate of an array; a file has its own")
         else:
@@ -184,13 +186,9 @@ class _Recording:
                 function, "source_rate", source_rate, 1, _MOST_RATE
             )  # fmt: skip
             if rate == self._rate and array.ndim == 1 and array.dtype == np.float32:
-                self._array, self._length = self._finite(array, 0), len(array)
-            self._decode = lambda: self._resampled(_blocks_of(array), rate)
+                self._array, self._length = _finite(function, array, 0), len(array)
+            self._decode = lambda: _resampled(function, _blocks_of(array), rate, sampling_rate, channel)
         self._restart()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_stack"):
-            self._stack.close()
 
     def whole(self) -> Samples:
         """Return all samples."""
@@ -204,7 +202,6 @@ class _Recording:
         """The number of samples. The first use may decode the source once."""
         if self._length is None:
             self._length = sum(map(len, self._decode()))
-            self._restart()  # a file object has one position
         return self._length
 
     def read(self, start: int, stop: int) -> Samples:
@@ -238,20 +235,16 @@ class _Recording:
         self._first = 0  # of the samples that are held
 
     def _decode_file(self) -> Iterator[Samples]:
+        if not Path(self._source).stat().st_size:
+            raise ValueError(f"{self._name}: source must be audio; {self._label} is empty")
         with ExitStack() as stack:
-            source = self._source
-            file = stack.enter_context(open(source, "rb")) if isinstance(source, str) else source
-            label = shown(source) if isinstance(source, str) else "the file object"
-            if file.seek(0, 2) == 0:
-                raise ValueError(f"{self._name}: source must be audio; {label} is empty")
-            rate, blocks = self._opened(file, label, stack)
-            yield from self._resampled(blocks, rate)
+            rate, blocks = self._opened(stack)
+            yield from _resampled(self._name, blocks, rate, self._rate, self._channel)
 
-    def _opened(self, file: BinaryIO, label: str, stack: ExitStack) -> tuple[int, Iterator[Channels]]:
-        """Return the rate and the samples of a file, by the first package that knows its format."""
+    def _opened(self, stack: ExitStack) -> tuple[int, Iterator[Channels]]:
+        """Return the rate and the samples of the file, by the first package that knows its format."""
         reasons, missing = [], []
         for package, opener in (("soundfile", _by_soundfile), ("av", _by_av)):
-            file.seek(0)
             try:
                 with needed_package(self._name, package, "speech"):
                     open_file, errors = opener()
@@ -259,18 +252,18 @@ class _Recording:
                 missing.append(error)
                 continue
             try:
-                rate, blocks = open_file(file, stack)
+                rate, blocks = open_file(self._source, stack)
             except errors as error:
                 reasons.append(f"{package}: {_sentence(error)}")
                 continue
-            return rate, self._with_damage_named(blocks, errors, label, rate)
+            return rate, self._with_damage_named(blocks, errors, rate)
         if not reasons:
             raise missing[0]
         if missing:
             reasons.append(f"av, which reads more formats, is not installed: {pip_install('av')}")
-        raise ValueError(f"{self._name}: source must be audio; {label} is none ({'; '.join(reasons)})")
+        raise ValueError(f"{self._name}: source must be audio; {self._label} is none ({'; '.join(reasons)})")
 
-    def _with_damage_named(self, blocks: Iterator[Channels], errors: Any, label: str, rate: int) -> Iterator[Channels]:
+    def _with_damage_named(self, blocks: Iterator[Channels], errors: Any, rate: int) -> Iterator[Channels]:
         count = 0
         try:
             for block in blocks:
@@ -278,41 +271,52 @@ class _Recording:
                 count += len(block)
         except errors as error:
             at = f"somewhere after {count / rate:.1f} s of audio"
-            raise ValueError(f"{self._name}: {label} is damaged {at}: {_sentence(error)}") from error
+            raise ValueError(f"{self._name}: {self._label} is damaged {at}: {_sentence(error)}") from error
 
-    def _resampled(self, blocks: Iterator[Channels], rate: int) -> Iterator[Samples]:
-        """Yield one channel of finite samples at the rate of the recording."""
-        stream = None
-        if rate != self._rate:
-            with needed_package(self._name, "soxr", "speech"):
-                import soxr
-            stream = soxr.ResampleStream(rate, self._rate, 1, dtype="float32")
-        count = 0
-        for block in blocks:
-            samples = self._finite(self._mixed(block), count)
-            count += len(samples)
-            if stream is not None:
-                samples = stream.resample_chunk(samples)
-            if len(samples):
-                yield samples
-        if stream is not None and len(samples := stream.resample_chunk(np.zeros(0, np.float32), last=True)):
+
+def samples_of_blocks(
+    function: str, blocks: Iterable[Tensor], source_rate: int, sampling_rate: int = SAMPLING_RATE
+) -> Iterator[Samples]:
+    """Yield blocks of any dtype and number of channels as samples of one channel at `sampling_rate`."""
+    checked = (part for block in blocks for part in _blocks_of(_checked_array(function, block)))
+    return _resampled(function, checked, source_rate, sampling_rate)
+
+
+def _resampled(
+    function: str, blocks: Iterator[Channels], rate: int, target: int, channel: int | None = None
+) -> Iterator[Samples]:
+    """Yield one channel of finite samples, or the mean of all, at the rate `target`."""
+    stream = None
+    if rate != target:
+        with needed_package(function, "soxr", "speech"):
+            import soxr
+        stream = soxr.ResampleStream(rate, target, 1, dtype="float32")
+    count = 0
+    for block in blocks:
+        samples = _finite(function, _mixed(function, block, channel), count)
+        count += len(samples)
+        if stream is not None:
+            samples = stream.resample_chunk(samples)
+        if len(samples):
             yield samples
+    if stream is not None and len(samples := stream.resample_chunk(np.zeros(0, np.float32), last=True)):
+        yield samples
 
-    def _mixed(self, block: Channels) -> Samples:
-        channels = block.shape[1]
-        if self._channel is not None:
-            if channels > 2:
-                raise ValueError(f"{self._name}: split_stereo needs one or two channels; got {channels}")
-            return np.ascontiguousarray(block[:, min(self._channel, channels - 1)])
-        return block[:, 0] if channels == 1 else block.mean(axis=1)
 
-    def _finite(self, samples: Samples, first: int) -> Samples:
-        if not np.isfinite(samples).all():
-            at = int(np.argmin(np.isfinite(samples)))
-            raise ValueError(
-                f"{self._name}: source must have finite samples; sample {first + at} is {float(samples[at])}"
-            )
-        return samples
+def _mixed(function: str, block: Channels, channel: int | None) -> Samples:
+    channels = block.shape[1]
+    if channel is not None:
+        if channels > 2:
+            raise ValueError(f"{function}: split_stereo needs one or two channels; got {channels}")
+        return np.ascontiguousarray(block[:, min(channel, channels - 1)])
+    return block[:, 0] if channels == 1 else block.mean(axis=1)
+
+
+def _finite(function: str, samples: Samples, first: int) -> Samples:
+    if not np.isfinite(samples).all():
+        at = int(np.argmin(np.isfinite(samples)))
+        raise ValueError(f"{function}: source must have finite samples; sample {first + at} is {float(samples[at])}")
+    return samples
 
 
 class Joined:
@@ -342,8 +346,8 @@ def _by_soundfile() -> tuple[OpenFile, Any]:
     """Return the function that opens a file, and the errors that it and its blocks raise."""
     import soundfile
 
-    def open_file(file: BinaryIO, stack: ExitStack) -> tuple[int, Iterator[Channels]]:
-        sound = stack.enter_context(soundfile.SoundFile(file))
+    def open_file(path: str, stack: ExitStack) -> tuple[int, Iterator[Channels]]:
+        sound = stack.enter_context(soundfile.SoundFile(path))
 
         def blocks() -> Iterator[Channels]:
             left = sound.frames
@@ -362,8 +366,8 @@ def _by_av() -> tuple[OpenFile, Any]:
     """Return the function that opens a file, and the errors that it and its blocks raise."""
     import av
 
-    def open_file(file: BinaryIO, stack: ExitStack) -> tuple[int, Iterator[Channels]]:
-        container = stack.enter_context(av.open(file, metadata_errors="ignore"))
+    def open_file(path: str, stack: ExitStack) -> tuple[int, Iterator[Channels]]:
+        container = stack.enter_context(av.open(path, metadata_errors="ignore"))
         if not container.streams.audio:
             raise ValueError("it has no audio")
         stream = container.streams.audio[0]
@@ -380,25 +384,31 @@ def _by_av() -> tuple[OpenFile, Any]:
     return open_file, (av.FFmpegError, ValueError)
 
 
-def _seekable(source: AudioSource, stack: ExitStack) -> Any:
-    """Return a path as a str, a file object that can seek, or an array. A pipe is copied to a temporary file."""
+def _path_or_array(source: AudioSource, stack: ExitStack) -> tuple[Any, str]:
+    """Return the path of a file, or an array; and a name for messages.
+
+    File objects and pipes are copied to a temporary file. A decoder that called them from C would lose an interrupt.
+    """
     if isinstance(source, (str, PathLike)):
-        path = fspath(source)
+        path, label = fspath(source), shown(fspath(source))
         if Path(path).is_fifo() or Path(path).is_char_device():
             with open(path, "rb") as pipe:
-                return _copied(pipe, stack)
+                return _copied(pipe, stack), label
         with open(path, "rb"):  # an OSError before any work
-            return path
+            return path, label
     if hasattr(source, "read"):
-        return source if source.seekable() else _copied(source, stack)
-    return source
+        if source.seekable():
+            source.seek(0)
+        return _copied(source, stack), "the file object"
+    return source, ""
 
 
-def _copied(pipe: Any, stack: ExitStack) -> Any:
-    copy = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115, closed by the stack
-    shutil.copyfileobj(pipe, copy)
-    copy.seek(0)
-    return copy
+def _copied(file: Any, stack: ExitStack) -> str:
+    folder = tempfile.mkdtemp()
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    with open(Path(folder) / "audio", "wb") as copy:
+        shutil.copyfileobj(file, copy)
+    return copy.name
 
 
 def _checked_array(function: str, source: Tensor) -> NDArray[Any]:
@@ -432,5 +442,6 @@ def _blocks_of(array: NDArray[Any]) -> Iterator[Channels]:
 
 
 def _sentence(error: BaseException) -> str:
-    text = getattr(error, "error_string", None) or str(error)  # of soundfile, without the repr of the file
+    # Of soundfile without the repr of the file, and of PyAV without number and path.
+    text = getattr(error, "error_string", None) or getattr(error, "strerror", None) or str(error)
     return " ".join(text.removeprefix("Error : ").split()).rstrip(".") or name_of_type(error)
