@@ -103,6 +103,7 @@ def main() -> None:
             if (name, options) in CASES:
                 kept["recordings"][name] = digest(samples)
                 kept["segments"][f"{name}: {options}"] = expected
+    FILE.write_text(json.dumps(kept, separators=(",", ":")).replace('],"', '],\n"') + "\n")
     for beam_size in (1, 5):  # windows at once
         samples = recording("five_minutes")
         clips = [{"start": float(start), "end": start + 20.0} for start in range(0, 300, 20)]
@@ -113,7 +114,6 @@ def main() -> None:
         )
         assert found == expected
         print(f"15 windows at once, {beam_size} beams: equal")
-    FILE.write_text(json.dumps(kept, separators=(",", ":")).replace('],"', '],\n"') + "\n")
 
 
 if __name__ == "__main__":
