@@ -82,10 +82,10 @@ void run(const StackOfLayers& stack, const StackArguments& given) {
   StackArguments a = validate(stack.sizes, stack.count(), given);
   std::optional<RowsOfMemories> memories;
   if (a.ragged && a.extras.memory_caches)
-    a.memories = &memories
-                      .emplace(a.function, *a.ragged, a.extras.memory_sequences,
-                               a.extras.memory_caches[0]->config().batch_size)
-                      .batch();
+    a.memories =
+        &memories
+             .emplace(a.function, *a.ragged, a.extras.memory_sequences, a.extras.memory_caches[0]->config().batch_size)
+             .batch();
   const KernelTable& table = active_kernels();
   Layout rows_layout;
   DenseRows rows(a.x, a.out, true, rows_layout);

@@ -46,7 +46,8 @@ void check_memory(const char* f, Index memory_dim, const TransformerExtras& extr
   const auto wrong = [&](const char* rule) { throw std::invalid_argument(std::string(f) + ": " + rule); };
   const bool has_memory = bool(extras.memory), has_caches = extras.memory_caches != nullptr;
   if (memory_dim == 0 && (has_memory || has_caches)) wrong("no layer has a cross_attention that could read a memory");
-  if (is_ragged && has_memory) wrong("memory must not be given with cu_seqlens: give memory_caches");
+  if (memory_dim > 0 && is_ragged && !has_caches)
+    wrong("layers with a cross_attention take a ragged batch only with memory_caches");
   if (memory_dim > 0 && has_memory == has_caches) wrong("either memory or memory_caches must be given");
   if (!has_memory) return;
   check_rank(f, "memory", extras.memory, 2, 3, views);

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from ..functions.messages import in_the_name_of, shown
+from ..functions.arrays import Tensor, to_numpy
+from ..functions.messages import in_the_name_of, listed, name_of_type, shown
 from ..functions.runtime import threads_of_call
 from ..functions.scalars import checked_boolean, checked_integer
 from ..functions.token_cache import TokenCache
@@ -18,6 +19,7 @@ from .architecture.open import open_model
 from .files.source import Source
 from .files.speech_files import SpeechSettings, check_spectrogram, checked_heads, find_speech
 from .pretrained import PretrainedModel
+from .text.inputs import check_sequences, checked_sequences
 from .text.tokenizer import NoTokenizer, Tokenizer, require_library
 
 # The caches of a decoder begin with room for so many sequences; with more of them it doubles.
@@ -174,27 +176,16 @@ class SpeechDecoder:
 
     def _checked_tokens(self, name: str, tokens: Sequence[ArrayLike]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the tokens [N] of all sequences, and the number of tokens of each [n]."""
-        given = [np.asarray(of_sequence) for of_sequence in tokens]
+        given, config = checked_sequences(f"{name}: tokens", tokens), self._model.config
         if len(given) != len(self._windows):
-            raise ValueError(
-                f"{name}: tokens must be an array for each sequence, {len(self._windows)}; got {len(given)}"
-            )
-        for i, array in enumerate(given):
-            if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
-                raise TypeError(
-                    f"{name}: tokens must be arrays [T] of integers, with a token each; got {array.dtype} "
-                    f"{list(array.shape)} at {i}"
-                )
-        new = np.concatenate(given).astype(np.int64, copy=False)
-        most = self._model.config.vocab_size
-        if new.min() < 0 or new.max() >= most:
-            wrong = int(new[(new < 0) | (new >= most)][0])
-            raise ValueError(f"{name}: tokens must be at least 0 and less than {most}; got {wrong}")
-        counts = np.array([len(array) for array in given])
-        positions = self._model.config.max_positions or 0
-        if (longest := int((self._lengths + counts).max())) > positions:
-            raise ValueError(f"{name}: a sequence must have at most {positions} tokens; got {longest}")
-        return new, counts
+            count = len(self._windows)
+            raise ValueError(f"{name}: tokens must be an array for each sequence, {count}; got {len(given)}")
+        check_sequences(f"{name}: tokens", given, config.vocab_size, None)
+        counts = np.array([len(of_sequence) for of_sequence in given])
+        most = config.max_positions or 0
+        if (longest := int((self._lengths + counts).max())) > most:
+            raise ValueError(f"{name}: tokens: a sequence must have at most {most} tokens; got {longest}")
+        return np.concatenate(given), counts
 
     def _new_caches(self, slots: int) -> list[TokenCache]:
         pages = slots * -(-(self._model.config.max_positions or 0) // _PAGE)
@@ -287,7 +278,7 @@ class SpeechSeq2Seq(PretrainedModel):
             tokenizer = _tokenizer(source, opened.config.vocab_size)
             return cls(opened.load(kind, stored), source, tokenizer, threads)
 
-    def encode(self, features: ArrayLike, *, num_threads: int | None = None) -> EncodedSpeech:
+    def encode(self, features: Tensor, *, num_threads: int | None = None) -> EncodedSpeech:
         """Read log-mel spectrograms of windows.
 
         Parameters
@@ -308,9 +299,10 @@ class SpeechSeq2Seq(PretrainedModel):
             If an argument breaks a rule.
         """
         name = f"{type(self).__name__}.encode"
-        given = np.asarray(features)
-        if given.dtype.kind != "f":
-            raise TypeError(f"{name}: features must be of a float dtype; got {given.dtype}")
+        given = to_numpy(name, "features", features)
+        if not isinstance(given, np.ndarray) or given.dtype.kind != "f":
+            got = listed([str(given.dtype)]) if isinstance(given, np.ndarray) else name_of_type(given)
+            raise TypeError(f"{name}: features must be an array of a float dtype; got {got}")
         most = self.max_frames
         if (
             given.ndim != 3
@@ -473,7 +465,10 @@ class SpeechSeq2Seq(PretrainedModel):
 
 def _checked_indices(name: str, argument: str, given: ArrayLike, count: int) -> NDArray[np.int64]:
     """Return integers [n] from 0 to ``count - 1``, of which there must be one."""
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except Exception as error:  # whatever the object raises
+        raise TypeError(f"{name}: {argument} must be integers [n]; got {name_of_type(given)}") from error
     if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
         raise TypeError(f"{name}: {argument} must be integers [n], one at least; got {shown(given)}")
     if array.min() < 0 or array.max() >= count:

@@ -134,7 +134,7 @@ hotwords, language_detection_threshold, language_detection_segments
         arguments = calls.checked(name, given)
         source: Audio = open_audio(audio, function=name)
         duration, whole = source.length / SAMPLING_RATE, source
-        seconds = arguments["chunk_length"] or calls.model.max_frames // FRAMES_PER_SECOND
+        seconds = arguments["chunk_length"] or calls.model.max_frames / FRAMES_PER_SECOND
         spans: list[tuple[int, int]] | None = None
         vad_options = None
         if clip_timestamps:
@@ -144,7 +144,7 @@ hotwords, language_detection_threshold, language_detection_segments
             defaults = {"min_silence_duration_ms": _USUAL_SILENCE} if vad_parameters is None else {}
             vad_options = vad_options_of(name, vad_parameters, max_speech_duration_s=seconds, **defaults)
             spans = speech_spans(source, vad_options)
-            chunks = _chunks(spans, seconds * SAMPLING_RATE)
+            chunks = _chunks(spans, round(seconds * SAMPLING_RATE))
             source = Joined(source, spans)
             length = source.length
         elif duration < seconds:
@@ -152,7 +152,7 @@ hotwords, language_detection_threshold, language_detection_segments
         else:
             raise ValueError(
                 f"{name}: a recording of {duration:g} s needs vad_filter or clip_timestamps, since it is not shorter "
-                f"than a window of {seconds} s"
+                f"than a window of {seconds:g} s"
             )
         detected = calls.language(arguments, calls.windows(source if length else whole, None), 0)
         options = calls.options(arguments, clip_timestamps if clip_timestamps else spans)

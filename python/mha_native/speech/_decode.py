@@ -79,7 +79,7 @@ class WindowSearch(BeamSearch):
     def _candidates(
         self, logits: NDArray[np.floating], length: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.floating]]:
-        self._token_rules.apply(logits, self._beams[:, 1:], 0)
+        self._token_rules.apply(logits, self._beams[:, 1:], self._num_prefix)
         highest = logits.max(-1, keepdims=True)
         if not np.isfinite(highest).all():
             raise ValueError(f"the largest logit of a token is {highest[~np.isfinite(highest)][0]}")

@@ -21,7 +21,8 @@ class TokenRules(NamedTuple):
     first_timestamp : int
         The token of the time 0. All tokens from it on are timestamps.
     has_timestamps : bool
-        Whether the text has timestamps: at its begin, in pairs between segments, and never going back.
+        Whether the text has timestamps: at its begin, unless it has a prefix, and in pairs between segments, which
+        never go back.
     last_initial : int
         The last token that the first timestamp may be.
     suppressed : int64 [n]
@@ -57,26 +58,29 @@ class TokenRules(NamedTuple):
         if not free.shape[1]:
             logits[:, self.suppressed_first] = -np.inf
         if self.has_timestamps:
-            self._time(logits, free)
+            self._time(logits, free, num_prefix > 0)
 
-    def _time(self, logits: Logits, free: NDArray[np.int64]) -> None:
+    def _time(self, logits: Logits, free: NDArray[np.int64], has_prefix: bool) -> None:
         """Apply the rules of timestamps."""
         first = self.first_timestamp
         logits[:, first - 1] = -np.inf  # the token that announces a text without timestamps
         if not free.shape[1]:
-            logits[:, :first] = -np.inf
-            logits[:, self.last_initial + 1 :] = -np.inf
+            if not has_prefix:
+                logits[:, :first] = -np.inf
+                logits[:, self.last_initial + 1 :] = -np.inf
             return
         may_be_time = []  # rows in which both text and a timestamp may follow
         for i, tokens in enumerate(free.tolist()):
             row, last = logits[i], tokens[-1]
-            latest = last if last >= first else next((token for token in reversed(tokens) if token >= first), first)
-            row[first:latest] = -np.inf
-            if last >= first and (len(tokens) == 1 or tokens[-2] >= first):
+            if last < first:  # a timestamp after text is later than the one before the text
+                latest = next((token for token in reversed(tokens) if token >= first), first - 1)
+                row[first : latest + 1] = -np.inf
+            elif len(tokens) == 1 or tokens[-2] >= first:
                 row[first:] = -np.inf  # text follows a pair, and the first timestamp
                 continue
-            if last >= first:
-                row[: self.end] = -np.inf  # a pair is completed, unless the text ends
+            else:  # a pair is completed, unless the text ends
+                row[: self.end] = -np.inf
+                row[first:last] = -np.inf
             may_be_time.append(i)
         if may_be_time:
             rows = np.array(may_be_time)

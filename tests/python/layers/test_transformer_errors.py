@@ -142,7 +142,7 @@ DECODER_CALLS: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
         ["attention to memory", "memory_lengths", "cache"],
     ),
     ({"memory_sequences": np.array([0, 1])}, ValueError, ["memory_sequences needs cu_seqlens and memory_caches"]),
-    (_ragged(memory=np.ones((6, 20), F32)), ValueError, ["memory must not be given with cu_seqlens"]),
+    (_ragged(memory=np.ones((6, 20), F32)), ValueError, ["cross_attention take a ragged batch only with memory_caches"]),
     (_ragged(memory_sequences=np.array([0])), ValueError, ["memory_sequences", "one entry for each sequence"]),
     (_ragged(memory_sequences=np.array([0, 1, 2])), ValueError, ["memory_sequences", "0 to 1", "got 2"]),
     (_ragged(memory_sequences=np.array([0, -1, 1])), ValueError, ["memory_sequences", "got -1"]),

@@ -293,7 +293,7 @@ def test_arguments(model: SpeechSeq2Seq) -> None:
     for wrong in (features[0], features[:, :, :-1], features[:, :79], np.concatenate([features] * 2, 2), features[:0]):
         with pytest.raises(ValueError, match=r"^SpeechSeq2Seq\.encode: features must be \[B, 80, T\]"):
             model.encode(wrong)
-    with pytest.raises(TypeError, match="must be of a float dtype; got int64"):
+    with pytest.raises(TypeError, match="must be an array of a float dtype; got "):
         model.encode(features.astype(np.int64))
     with pytest.raises(ValueError, match="sequences must be from 0 to 2; got 3"):
         model.decoder(encoded, [3])
@@ -306,9 +306,9 @@ def test_arguments(model: SpeechSeq2Seq) -> None:
     decoder = model.decoder(encoded, [0, 1])
     with pytest.raises(ValueError, match=r"tokens must be an array for each sequence, 2; got 1"):
         decoder.step([[1]])
-    with pytest.raises(TypeError, match=r"with a token each; got float64 \[0\] at 1"):
+    with pytest.raises(ValueError, match="must have a token; got none at 1"):
         decoder.step([[1], []])
-    with pytest.raises(ValueError, match="less than 40; got 40"):
+    with pytest.raises(ValueError, match="from 0 to 39; got 40 to 40 at 1"):
         decoder.step([[1], [40]])
     with pytest.raises(ValueError, match="at most 16 tokens; got 17"):
         decoder.step([[1], [1] * 17])

@@ -6,23 +6,14 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
-import tokenizers
+from tiny_whisper import MAX_LENGTH, WORDS, tokenizer
 
 from mha_native.models.text.tokenizer import Tokenizer
 from mha_native.speech._prompt import SpeechTokens
 
-SPECIAL = ["endoftext", "startoftranscript", "en", "de", "translate", "transcribe", "startoflm", "startofprev"]
-SPECIAL += ["nocaptions", "notimestamps"]
-WORDS = ["▁red", "▁blue", "▁green", "▁("]
 
-
-def speech_tokens(leave_out: str = "", max_length: int = 24) -> SpeechTokens:
-    names = [name for name in SPECIAL if name != leave_out]
-    vocabulary = {word: i for i, word in enumerate([*WORDS, "▁"])}
-    vocabulary |= {f"<|{name}|>": len(WORDS) + 1 + i for i, name in enumerate(names)}
-    library = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="▁"))
-    library.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="never")
-    return SpeechTokens(Tokenizer(library), max_length)
+def speech_tokens(leave_out: str = "") -> SpeechTokens:
+    return SpeechTokens(Tokenizer(tokenizer(leave_out)), MAX_LENGTH)
 
 
 TOKENS = speech_tokens()

@@ -81,7 +81,8 @@ class Frames:
         batch, _, length = features.shape
         dtype, width = self.tables["positions"].dtype, self.config.embed_dim
         frames = _padded((batch, length, self.config.mel_bins), dtype)
-        frames[:, 1:-1] = in_dtype(np.ascontiguousarray(features.swapaxes(1, 2)), dtype)
+        native = features.dtype.newbyteorder("=")
+        frames[:, 1:-1] = in_dtype(np.ascontiguousarray(features.swapaxes(1, 2), native), dtype)
         hidden = _padded((batch, length, width), dtype)
         first, second = self._convolutions
         for of_window, wide in zip(frames, hidden, strict=True):
