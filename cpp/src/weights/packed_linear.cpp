@@ -63,6 +63,15 @@ void convert(std::byte* to, DType to_dtype, const std::byte* from, DType from_dt
   }
 }
 
+/// A number in another type, rounded once. In the same type it keeps its bits, even of NaN.
+template <class To, class From>
+To converted(From from) {
+  if constexpr (std::is_same_v<To, From>)
+    return from;
+  else
+    return from_double<To>(to_double(from));
+}
+
 /// The largest magnitude in one row of an f32 matrix; NaN if the row has a NaN.
 float largest_magnitude(const TensorView& weight, Index row) {
   float most = 0;
@@ -92,25 +101,18 @@ PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, 
 }
 
 void PackedLinear::pack(const LinearWeights& weights, Index panel) {
-  if (format_ == WeightFormat::plain) {
-    if (dtype_ == DType::f64)
-      pack_matrix<double, double>(weights.weight, panel);
-    else if (dtype_ == DType::f32)
-      pack_matrix<float, float>(weights.weight, panel);
-    else if (dtype_ == DType::bf16)
-      pack_matrix<BFloat16, BFloat16>(weights.weight, panel);
-    else
-      pack_matrix<float, Float16>(weights.weight, panel);
-  }
+  if (format_ == WeightFormat::plain || format_ == WeightFormat::bf16)
+    with_types([&](auto packed, auto number) {
+      using Packed = decltype(packed);
+      for_each_number<Packed, const decltype(number)>(
+          panel, weights.weight, [](Packed& to, const auto& from) { to = converted<Packed>(from); });
+    });
   if (has_blocks(format_)) pack_blocks(weights.weight, panel);
   Int4Row int4(format_ == WeightFormat::int4 ? in_features_ : 0);
   for_each_feature(panel, [&](Index feature, std::byte* column, std::byte* bias_row) {
     if (has_bias_) convert(bias_row, accumulator_of(dtype_), element(weights.bias, feature), dtype_);
     if (format_ == WeightFormat::int4) return pack_int4(weights, feature, int4, column, bias_row);
     if (format_ == WeightFormat::int8) return pack_int8(weights, feature, column, bias_row);
-    if (format_ != WeightFormat::bf16) return;
-    for (Index input = 0; input < in_features_; ++input)
-      convert(column + offset_of(input), packed_dtype(), element(weights.weight, feature, input), dtype_);
   });
 }
 
@@ -131,22 +133,28 @@ void PackedLinear::pack_blocks(const TensorView& weight, Index panel) {
       }
 }
 
-/// Packs a panel of numbers, whose bits stay as they are, or which are widened exactly. A block of inputs at a time, so
-/// that the lines of memory that a block reads and writes are in level 1 until all of their numbers are packed, whether
+/// Calls visit(packed, number) with a weight as panels have it, and as a matrix has it that is given or copied.
+template <class Visitor>
+void PackedLinear::with_types(Visitor visit) const {
+  if (format_ == WeightFormat::bf16) return visit(BFloat16(), float());
+  if (format_ == WeightFormat::int8) return visit(std::int8_t(), std::int8_t());
+  if (dtype_ == DType::f64) return visit(double(), double());
+  if (dtype_ == DType::bf16) return visit(BFloat16(), BFloat16());
+  if (dtype_ == DType::f16) return visit(float(), Float16());
+  visit(float(), float());
+}
+
+/// Calls move(packed, number) for each weight of a panel and its number in a matrix. A block of inputs at a time, so that
+/// the lines of memory that a block reads and writes are in level 1 until all of their numbers are moved, whether
 /// neighbours of the matrix are inputs or features.
-template <class To, class From>
-void PackedLinear::pack_matrix(const TensorView& weight, Index panel) {
-  constexpr Index kBlock = 16;                                                 // inputs: a line of f32
-  const Index n = features_per_word(), row = kPanelBytes / Index(sizeof(To));  // n is 1, or 2 for bf16
-  const auto widened = [](From from) {
-    if constexpr (std::is_same_v<To, From>)
-      return from;
-    else
-      return static_cast<To>(to_double(from));
-  };
-  To* const to = reinterpret_cast<To*>(data_.get() + panel * panel_bytes());
-  const From* const from = static_cast<const From*>(weight.data);
-  const Index between_features = weight.strides[0], between_inputs = weight.strides[1];
+template <class Packed, class Number, class View, class Move>
+void PackedLinear::for_each_number(Index panel, const View& matrix, Move move) const {
+  constexpr Index kBlock = 16;                                                           // inputs: a line of f32
+  constexpr Index n = std::max<Index>(Index{sizeof(float)} / Index(sizeof(Packed)), 1);  // inputs of a word
+  constexpr Index row = kPanelBytes / Index(sizeof(Packed));
+  Packed* const packed = reinterpret_cast<Packed*>(data_.get() + panel * panel_bytes());
+  Number* const numbers = static_cast<Number*>(matrix.data);
+  const Index between_features = matrix.strides[0], between_inputs = matrix.strides[1];
   const Index width = kPanelBytes / column_bytes(dtype_);
   for (Index first = 0; first < in_features_; first += kBlock) {
     const Index last = std::min(first + kBlock, in_features_);
@@ -156,24 +164,17 @@ void PackedLinear::pack_matrix(const TensorView& weight, Index panel) {
       if (segment >= segments_) break;
       run = std::min((panel + 1) * width - column, padded_segment_columns_ - within);
       const Index count = std::min(run, segment_columns_ - within);
-      const From* const features = from + (segment * segment_columns_ + within) * between_features;
-      To* const columns = to + column % width * n;
+      Number* const features = numbers + (segment * segment_columns_ + within) * between_features;
+      Packed* const columns = packed + column % width * n;
       if (between_features == 1 && n == 1)
         for (Index input = first; input < last; ++input)
-          for (Index c = 0; c < count; ++c) columns[input * row + c] = widened(features[input * between_inputs + c]);
+          for (Index c = 0; c < count; ++c) move(columns[input * row + c], features[input * between_inputs + c]);
       else
         for (Index c = 0; c < count; ++c)
           for (Index input = first; input < last; ++input)
-            columns[(n == 1 ? input : input / 2) * row + c * n + (n == 1 ? 0 : input % 2)] =
-                widened(features[c * between_features + input * between_inputs]);
+            move(columns[input / n * row + c * n + input % n], features[c * between_features + input * between_inputs]);
     }
   }
-}
-
-DType PackedLinear::packed_dtype() const {
-  if (format_ == WeightFormat::int8) return DType::int8;
-  if (format_ == WeightFormat::bf16) return DType::bf16;
-  return dtype_ == DType::f16 ? DType::f32 : dtype_;
 }
 
 void PackedLinear::pack_int8(const LinearWeights& weights, Index feature, std::byte* panel, std::byte* bias_row) {
@@ -184,7 +185,7 @@ void PackedLinear::pack_int8(const LinearWeights& weights, Index feature, std::b
   for (Index input = 0; input < in_features_; ++input) {
     const std::byte* const from = element(weight, feature, input);
     const std::int8_t integer = is_quantized ? read<std::int8_t>(from) : own.integer(read<float>(from));
-    write(panel + offset_of(input), integer);
+    write(panel + input / 4 * kPanelBytes + input % 4, integer);
     sum += integer;
   }
   write(bias_row + kPanelBytes, is_quantized ? read<float>(element(weights.scale, feature)) : own.value());
@@ -218,30 +219,30 @@ void PackedLinear::pack_int4(const LinearWeights& weights, Index feature, Int4Ro
 }
 
 void PackedLinear::unpack(const LinearWeightOutputs& outputs) const {
-  const DType stored = has_scales(format_) ? DType::int8 : dtype_;
   Int4Row int4(format_ == WeightFormat::int4 ? in_features_ : 0);
-  for (Index p = 0; p < panels_; ++p)
+  const bool are_rows = format_ == WeightFormat::int4 || has_blocks(format_);
+  for (Index p = 0; p < panels_; ++p) {
+    if (outputs.weight && !are_rows)
+      with_types([&](auto packed, auto number) {
+        using Number = decltype(number);
+        for_each_number<const decltype(packed), Number>(
+            p, outputs.weight, [](const auto& from, Number& to) { to = converted<Number>(from); });
+      });
     for_each_feature(p, [&](Index feature, const std::byte* panel, const std::byte* bias_row) {
       if (outputs.bias && has_bias_) convert(element(outputs.bias, feature), dtype_, bias_row, accumulator_of(dtype_));
       if (outputs.scale && has_scales(format_))
         convert(element(outputs.scale, feature), DType::f32, bias_row + kPanelBytes, DType::f32);
-      if (has_blocks(format_)) {
-        if (outputs.weight)
-          for_each_block(panel, outputs.weight, feature, [&](const std::byte* unit, Index at, std::byte* block) {
-            unpack_block(format_, unit, at, block);
-          });
-        return;
-      }
-      if (outputs.weight && format_ == WeightFormat::int4) {
-        for (Index i = 0; i < panel_rows(); ++i) int4.words()[i] = read<std::uint32_t>(panel + i * kPanelBytes);
-        int4.unpack();
-        for (Index input = 0; input < in_features_; ++input)
-          write(element(outputs.weight, feature, input), int4.integers()[input]);
-        return;
-      }
-      for (Index input = 0; outputs.weight && input < in_features_; ++input)
-        convert(element(outputs.weight, feature, input), stored, panel + offset_of(input), packed_dtype());
+      if (!outputs.weight || !are_rows) return;
+      if (has_blocks(format_))
+        return for_each_block(panel, outputs.weight, feature, [&](const std::byte* unit, Index at, std::byte* block) {
+          unpack_block(format_, unit, at, block);
+        });
+      for (Index i = 0; i < panel_rows(); ++i) int4.words()[i] = read<std::uint32_t>(panel + i * kPanelBytes);
+      int4.unpack();
+      for (Index input = 0; input < in_features_; ++input)
+        write(element(outputs.weight, feature, input), int4.integers()[input]);
     });
+  }
 }
 
 void PackedLinear::dequantize_row(Index feature, float* weights) const {
@@ -280,12 +281,6 @@ void PackedLinear::for_each_block(Byte* panel, const View& matrix, Index feature
   auto* block = element(matrix, feature);
   for (Index b = 0; b < in_features_ / block_features(format_); ++b, unit += size, block += bytes)
     visit(unit, column, block);
-}
-
-/// Bytes from an output feature's column in the first row of a panel to its weight for an input feature.
-Index PackedLinear::offset_of(Index input) const {
-  const Index n = features_per_word();
-  return input / n * kPanelBytes + input % n * size_of(packed_dtype());
 }
 
 }  // namespace mha

@@ -65,10 +65,10 @@ class PackedLinear {
   template <class Byte, class View, class Visitor>
   void for_each_block(Byte* panel, const View& matrix, Index feature, Visitor visit) const;
   void pack_blocks(const TensorView& weight, Index panel);
-  template <class To, class From>
-  void pack_matrix(const TensorView& weight, Index panel);
-  Index offset_of(Index input) const;
-  DType packed_dtype() const;  // of the weights in panels; a bias has the dtype of the accumulator
+  template <class Visitor>
+  void with_types(Visitor visit) const;
+  template <class Packed, class Number, class View, class Move>
+  void for_each_number(Index panel, const View& matrix, Move move) const;
   void pack_int8(const LinearWeights& weights, Index feature, std::byte* panel, std::byte* bias_row);
   void pack_int4(const LinearWeights& weights, Index feature, Int4Row& row, std::byte* panel, std::byte* bias_row);
 
