@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mha_native import BlockMatrix
 from mha_native_bench.cases.blocks import random_blocks
