@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mha_native import BlockMatrix
 from mha_native_bench.cases.blocks import random_blocks
@@ -84,7 +83,7 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
         return Inputs((of_prompts,), language_model_state(case), blocks=language_model_blocks(case))
     if case.kind == "linear":
         of_rows = np.random.default_rng(0)  # the same rows for all formats
-        x: NDArray[Any] = of_rows.standard_normal((case.B, case.Tq, case.E), np.float32)
+        x: Array = of_rows.standard_normal((case.B, case.Tq, case.E), np.float32)
         weight = uniform_weights(of_rows)(case.F, case.E).astype(np.float32)
         if case.weights not in BLOCKED:
             return Inputs((x,), {"weight": weight})
