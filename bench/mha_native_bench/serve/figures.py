@@ -210,7 +210,7 @@ def _texts_at_once(plan: Plan, path: Path) -> Iterator[Figure]:
 
     def in_process() -> tuple[float, float]:
         begin = time.perf_counter()
-        with Batcher(model).start() as batcher:
+        with Batcher(model) as batcher:
             requests = [batcher.submit(text, max_new_tokens=NEW_TOKENS, ignore_eos=True) for text in prompts]
             for request in requests:
                 request.result()

@@ -71,7 +71,10 @@ KINDS = {
         "/embeddings",
     ),
     "llama-cpp-python": Kind(
-        ("PYTHON", "-m", "llama_cpp.server", "--model", "MODEL", "--port", "PORT", "--n_ctx", "2048"),
+        (
+            *("PYTHON", "-m", "llama_cpp.server", "--model", "MODEL", "--port", "PORT", "--n_ctx", "2048"),
+            *("--interrupt_requests", "false"),  # else a request ends the one before it
+        ),
         None,
         "/v1/completions",
     ),

@@ -1,6 +1,7 @@
 """Limits of connections: the time and the size of the headers of a request, and clients that take no data."""
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -9,6 +10,9 @@ HEADER_SECONDS = 10.0  # from the first byte of a request to the end of its head
 STALLED_SECONDS = 11.0  # in which a client takes no data, a second more than the application waits with a stream
 _HEADER_BYTES = 16384
 
+_OTHER_FILES = 128  # that a process has open apart from connections
+
+_TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -18,16 +22,33 @@ else:
     _Protocol = AutoHTTPProtocol
 
 
+def most_connections() -> int:
+    """Return how many connections the process may have, after asking the system for as many as it gives."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return 1 << 16
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 16 if soft == resource.RLIM_INFINITY else max(soft - _OTHER_FILES, 1)
+
+
 class LimitedProtocol(_Protocol):
     """A connection of uvicorn that ends when its client sends headers too slowly, or takes no data. uvicorn itself
-    waits for both without an end."""
+    waits for both without an end, and stops to accept connections when the system has no files left for them."""
 
+    most = 1 << 16  # connections at once; one more gets status 503
     _headers_timer: asyncio.TimerHandle | None = None
     _stalled_timer: asyncio.TimerHandle | None = None
     _num_bytes = 0  # of headers so far
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if len(self.connections) > self.most:
+            self._refuse(_TOO_MANY)
+            return
         # As after a request: a client that sends nothing has the time of an idle connection.
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 

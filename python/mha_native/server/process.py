@@ -16,7 +16,7 @@ import uvicorn
 
 from .application import Application
 from .config import Config
-from .connections import LimitedProtocol
+from .connections import LimitedProtocol, most_connections
 from .log import logged
 
 _log = logging.getLogger("mha_native.server")
@@ -50,6 +50,7 @@ def serve(
             address = address.replace("http:", "https:", 1)
         if not config.api_keys and not isinstance(place, str) and not _is_of_this_machine(place[0]):
             _log.warning("the server needs no key, and other machines can reach %s", address)
+        LimitedProtocol.most = most_connections()
         server = _Server(config, grace, drain_delay, tls, reread, address)
         server.run([listener])
     if server.error is not None:

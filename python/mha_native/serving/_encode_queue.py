@@ -121,15 +121,17 @@ class EncodeQueue:
             tokens_per_second=sum(batch.tokens for batch in last) / seconds if seconds > 0 else float("nan"),
         )
 
+    def check_room(self, function: str) -> None:
+        """Raise QueueFull if no request has room, whatever its size: before the work of making tokens."""
+        if self._is_closed:
+            raise RuntimeError(f"{function}: the {_KIND} is closed")
+        if (count := len(self._waiting)) >= self._max_waiting:
+            raise QueueFull(f"{function}: {count} requests wait, as many as max_waiting; try again later")
+
     def add(self, function: str, request: EncodeRequest) -> None:
         """Add a request, or raise QueueFull. An empty queue takes a request of any size."""
         with self._work:
-            if self._is_closed:
-                raise RuntimeError(f"{function}: the {_KIND} is closed")
-            if len(self._waiting) >= self._max_waiting:
-                raise QueueFull(
-                    f"{function}: {len(self._waiting)} requests wait, as many as max_waiting; try again later"
-                )
+            self.check_room(function)
             tokens = sum(other._waiting_tokens for other in self._waiting)
             if self._waiting and tokens + request._waiting_tokens > self._max_tokens:
                 raise QueueFull(

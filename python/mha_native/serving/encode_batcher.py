@@ -120,6 +120,7 @@ class EncodeBatcher:
         if unknown := options.keys() - self._options:
             known = listed(sorted(self._options))
             raise TypeError(f"{name}: options must be of {known}; got {listed(sorted(unknown))}")
+        queue.check_room(name)
         call = self._model._text_call(name, texts, **options)
         request = EncodeRequest(call, queue.clock(), queue.forget, queue.is_computing, queue.check_process)
         queue.add(name, request)

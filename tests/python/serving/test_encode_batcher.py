@@ -224,7 +224,9 @@ def test_a_batch_takes_the_time_that_it_may_take(
     assert batcher.statistics.tokens_per_second == pytest.approx(20_000, rel=0.01)
 
 
-def test_limits_hold_for_single_texts_and_for_many_alike(gate: Gate, model: SentenceEncoder) -> None:
+def test_limits_hold_for_single_texts_and_for_many_alike(
+    gate: Gate, model: SentenceEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with held(gate, model, max_waiting=3, max_waiting_tokens=40) as batcher:
         first = batcher.submit(["the dog runs"] * 20)  # 100 tokens, into an empty queue
         for texts in ("a", ["a"], ["a", "cat"]):
@@ -241,6 +243,9 @@ def test_limits_hold_for_single_texts_and_for_many_alike(gate: Gate, model: Sent
                 QueueFull, match=r"^EncodeBatcher\.submit: 3 requests wait, as many as max_waiting; try"
             ):
                 batcher.submit(texts)
+        monkeypatch.setattr(SentenceEncoder, "_text_call", None)  # no tokens are made for a refusal
+        with pytest.raises(QueueFull):
+            batcher.submit("a")
         gate.may_go_on.set()
         for request in requests:
             request.result(SECONDS)
