@@ -83,16 +83,21 @@ class Frames:
         frames = _padded((batch, length, self.config.mel_bins), dtype)
         native = features.dtype.newbyteorder("=")
         frames[:, 1:-1] = in_dtype(np.ascontiguousarray(features.swapaxes(1, 2), native), dtype)
-        hidden = _padded((batch, length, width), dtype)
+        hidden = _padded((1, length, width), dtype)[0]
+        rows = np.empty((batch, length // 2, width), dtype)
         first, second = self._convolutions
-        for of_window, wide in zip(frames, hidden, strict=True):
-            rows = first(_windows(of_window, 1), num_threads=num_threads)
-            wide[1:-1] = activation(rows, activation="gelu", num_threads=num_threads)
-        rows = np.concatenate([second(_windows(wide, 2), num_threads=num_threads) for wide in hidden])
-        rows = activation(rows, activation="gelu", num_threads=num_threads).reshape(batch, length // 2, width)
-        summed = widened(rows) + widened(self.tables["positions"][: length // 2])
-        result: NDArray[Any] = in_dtype(summed, dtype).reshape(-1, width)
-        return result
+        inner = hidden[1:-1]
+        for of_window, wanted in zip(frames, rows, strict=True):
+            first(_windows(of_window, 1), out=inner, num_threads=num_threads)
+            inner[:] = activation(inner, activation="gelu", num_threads=num_threads)
+            second(_windows(hidden, 2), out=wanted, num_threads=num_threads)
+            wanted[:] = activation(wanted, activation="gelu", num_threads=num_threads)
+        positions = self.tables["positions"][: length // 2]
+        if widened(rows) is rows:
+            rows += positions
+        else:  # the sum is rounded once
+            rows = in_dtype(widened(rows) + widened(positions), dtype)
+        return rows.reshape(-1, width)
 
 
 def _padded(shape: tuple[int, int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
