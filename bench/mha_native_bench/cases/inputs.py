@@ -82,13 +82,7 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
         of_prompts = np.random.default_rng(0).integers(0, case.V, (case.B, case.Tk))
         return Inputs((of_prompts,), language_model_state(case), blocks=language_model_blocks(case))
     if case.kind == "linear":
-        of_rows = np.random.default_rng(0)  # the same rows for all formats
-        x: Array = of_rows.standard_normal((case.B, case.Tq, case.E), np.float32)
-        weight = uniform_weights(of_rows)(case.F, case.E).astype(np.float32)
-        if case.weights not in BLOCKED:
-            return Inputs((x,), {"weight": weight})
-        matrix = random_blocks(case.weights, weight, of_rows)
-        return Inputs((x,), {"weight": matrix.dequantize()}, blocks={"weight": matrix})
+        return linear_map(case)
     if case.kind == "encoder_layer":
         x = rng.standard_normal((case.B, case.Tq, case.E))
         return in_dtype(Inputs((x,), encoder_layer_state(case, rng)), case)
@@ -105,6 +99,17 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
     lengths = (case.Tq, case.Tk) if case.is_cross else (case.Tk,)
     arrays = tuple(rng.standard_normal((case.B, length, case.E)) for length in lengths)
     return in_dtype(Inputs(arrays, state), case)
+
+
+def linear_map(case: Case) -> Inputs:
+    """The same rows for all formats of the weight."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((case.B, case.Tq, case.E), np.float32)
+    weight = uniform_weights(rng)(case.F, case.E).astype(np.float32)
+    if case.weights not in BLOCKED:
+        return Inputs((x,), {"weight": weight})
+    matrix = random_blocks(case.weights, weight, rng)
+    return Inputs((x,), {"weight": matrix.dequantize()}, blocks={"weight": matrix})
 
 
 def in_dtype(inputs: Inputs, case: Case) -> Inputs:
