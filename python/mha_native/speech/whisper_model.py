@@ -108,11 +108,11 @@ class WhisperModel:
     Examples
     --------
     >>> from mha_native.speech import WhisperModel
-    >>> model = WhisperModel("tiny.en", weight_dtype="int8")
+    >>> model = WhisperModel("tiny.en")
     >>> segments, info = model.transcribe("talk.wav", beam_size=5, word_timestamps=True)
     >>> for segment in segments:  # text appears while it is transcribed
     ...     print(segment.text)
-     It is an ancient mariner and he stops at one of three.
+     It's in an ancient mariner and he's top of one on three.
     """
 
     def __init__(
