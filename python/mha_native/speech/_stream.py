@@ -103,6 +103,7 @@ def transcribe_stream(
     >>> from mha_native.speech import WhisperModel, audio_blocks, transcribe_stream
     >>> for text in transcribe_stream(WhisperModel("tiny.en"), audio_blocks("talk.wav", 0.5)):
     ...     print(text.stable, end="", flush=True)
+     It's ancient mariner and he's top of one on three.
     """
     name = "transcribe_stream"
     if refused := [option for option in _OWN if option in options]:
