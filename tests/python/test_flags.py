@@ -22,6 +22,7 @@ TOKENS = np.ones((1, 3, 8), np.float32)
 OFFSETS = np.array([0, 3])
 
 SENTENCES, LANGUAGE, TRANSLATOR = "models.SentenceEncoder", "models.CausalLM", "models.Seq2SeqLM"
+SPARSE = "models.SparseEncoder"
 LAYER = mha.MultiHeadAttention(8, 2, seed=0)
 BLOCKS: dict[str, Any] = {
     "EncoderLayer": mha.EncoderLayer(8, 2, 8),
@@ -93,6 +94,9 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[.
         f"{SENTENCES}.encode_batches": lambda **flags: model.encode_batches(["dog"], **flags),
         f"{SENTENCES}.encode_tokens": lambda **flags: model.encode_tokens([[2, 3]], **flags),
         **_of_reader(SENTENCES, model),
+        **_of_reader(
+            SPARSE, models.SparseEncoder.from_pretrained(tiny_bert.write_masked(tmp_path_factory.mktemp("mlm")))
+        ),
         **_of_classifiers(tmp_path_factory),
         **_of_language_model(tmp_path_factory.mktemp("language_model")),
         **_of_translator(tmp_path_factory.mktemp("translator")),

@@ -236,7 +236,7 @@ class _Recording:
 
     def _decode_file(self) -> Iterator[Samples]:
         if not Path(self._source).stat().st_size:
-            raise ValueError(f"{self._name}: source must be audio; {self._label} is empty")
+            raise ValueError(f"{self._name}: source must be a recording; {self._label} is empty")
         with ExitStack() as stack:
             rate, blocks = self._opened(stack)
             yield from _resampled(self._name, blocks, rate, self._rate, self._channel)
@@ -261,7 +261,9 @@ class _Recording:
             raise missing[0]
         if missing:
             reasons.append(f"av, which reads more formats, is not installed: {pip_install('av')}")
-        raise ValueError(f"{self._name}: source must be audio; {self._label} is none ({'; '.join(reasons)})")
+        raise ValueError(
+            f"{self._name}: source must be a recording; no package reads {self._label} ({'; '.join(reasons)})"
+        )
 
     def _with_damage_named(self, blocks: Iterator[Channels], errors: Any, rate: int) -> Iterator[Channels]:
         count = 0

@@ -86,7 +86,9 @@ def test_a_recording_that_fails_does_not_stop_the_others(
     code, out, err = run(capsys, *arguments, str(text), str(recording_file("sentence")))
     assert (code, out) == (2, f"3.0 s of audio: {tmp_path / 'sentence.txt'}\n")
     first, second = err.splitlines()
-    assert first.startswith(f"mha_native: WhisperModel.transcribe: source must be audio; '{str(tmp_path)[:10]}")
+    assert first.startswith(
+        f"mha_native: WhisperModel.transcribe: audio must be a recording; no package reads '{str(tmp_path)[:10]}"
+    )
     assert second == "mha_native: 1 of 2 recordings failed"
     assert (tmp_path / "sentence.txt").read_text() == sentence
     assert not (tmp_path / "diary.txt").exists()

@@ -157,12 +157,12 @@ def wav(samples: NDArray[Any], form: str = "WAV", **options: Any) -> bytes:
 def test_files_that_are_no_audio(tmp_path: Path) -> None:
     for content, reason in (
         (b"", "talk.wav' is empty$"),
-        (b"dear diary\n" * 500, "talk.wav' is none [(]soundfile: Format not recognised"),
-        (wav(tone(1))[:30], "talk.wav' is none [(]soundfile: "),
+        (b"dear diary\n" * 500, "talk.wav' [(]soundfile: Format not recognised"),
+        (wav(tone(1))[:30], "talk.wav' [(]soundfile: "),
     ):
-        with pytest.raises(ValueError, match=f"^decode_audio: source must be audio; .*{reason}"):
+        with pytest.raises(ValueError, match=f"^decode_audio: source must be a recording; .*{reason}"):
             decode_audio(file_of(tmp_path, content))
-    with pytest.raises(ValueError, match=r"'\S+/talk.raw' is none [(]soundfile: samplerate must be specified"):
+    with pytest.raises(ValueError, match=r"'\S+/talk.raw' [(]soundfile: samplerate must be specified"):
         decode_audio(file_of(tmp_path, b"dear diary\n" * 500, "talk.raw"))
     with pytest.raises(ValueError, match=r"source must have finite samples; sample 20001 is nan$"):
         decode_audio(file_of(tmp_path, wav(np.where(np.arange(30_000) == 20_001, np.nan, 0.5), subtype="FLOAT")))
