@@ -76,6 +76,12 @@ class WindowSearch(BeamSearch):
         """The ended text with the highest score, without its end token."""
         return self._ended[0]
 
+    def step(self, logits: NDArray[np.floating]) -> NDArray[np.int64]:
+        if self._beams.shape[1] > self._rules.max_new_tokens:  # the prefix is a whole text
+            self._ended, self.goes_on = [self._ended_text(self._beams[0, 1:], 0.0)], False
+            return np.empty(0, np.int64)
+        return super().step(logits)
+
     def _candidates(
         self, logits: NDArray[np.floating], length: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.floating]]:

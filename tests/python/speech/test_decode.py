@@ -160,6 +160,7 @@ def test_the_longest_text_leaves_room_in_the_decoder() -> None:
     assert length(Prompt([START], 0, 0, 24)) == 12  # half of the decoder's tokens
     assert length(Prompt([1] * 19 + [START], 19, 0, 24)) == 5
     assert length(Prompt([START, 5, 6], 0, 2, 24), max_new_tokens=3) == 5  # with the prefix
+    assert length(Prompt([START, *[5] * 14], 0, 14, 24)) == 14  # the prefix alone, as CTranslate2 has it
 
 
 def test_logits_that_are_not_finite_have_an_error() -> None:
