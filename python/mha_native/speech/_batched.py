@@ -138,7 +138,7 @@ hotwords, language_detection_threshold, language_detection_segments
         spans: list[tuple[int, int]] | None = None
         vad_options = None
         if clip_timestamps:
-            chunks = _clips(name, clip_timestamps)
+            chunks = _clips(name, clip_timestamps, calls.model.max_frames / FRAMES_PER_SECOND)
             length = sum(min(chunk.end, source.length) - min(chunk.start, source.length) for chunk in chunks)
         elif arguments["vad_filter"]:
             defaults = {"min_silence_duration_ms": _USUAL_SILENCE} if vad_parameters is None else {}
@@ -215,7 +215,10 @@ hotwords, language_detection_threshold, language_detection_segments
 
 
 def _chunks(spans: Sequence[tuple[int, int]], most: int) -> list[Chunk]:
-    """Return the windows of joined spans of speech: each has as many whole spans as `most` samples hold."""
+    """Return the windows of joined spans of speech: each has as many whole spans as `most` samples hold.
+
+    A longer span is cut.
+    """
     chunks: list[Chunk] = []
     start = end = 0
     for first, last in spans:
@@ -223,15 +226,22 @@ def _chunks(spans: Sequence[tuple[int, int]], most: int) -> list[Chunk]:
             chunks.append(Chunk(start, end))
             start = end
         end += last - first
+        while end - start > most:  # the caller's options let a span be longer
+            chunks.append(Chunk(start, start + most))
+            start += most
     return [*chunks, Chunk(start, end)] if end > start else chunks
 
 
-def _clips(function: str, given: Any) -> list[Chunk]:
-    """Return the windows that a caller gave."""
+def _clips(function: str, given: Any, most: float) -> list[Chunk]:
+    """Return the windows that a caller gave, of at most so many seconds."""
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{function}: clip_timestamps must be a list of dicts; got {shown(given)}")
     chunks = []
     for clip in given:
         if not isinstance(clip, Mapping) or set(clip) != {"start", "end"}:
             raise ValueError(f"{function}: clip_timestamps must be dicts of start and end; got {shown(clip)}")
         start, end = (checked_seconds(function, "clip_timestamps", clip[name]) for name in ("start", "end"))
+        if end - start > most:  # the rest would not be read
+            raise ValueError(f"{function}: clip_timestamps must be at most {most:g} s long; got {shown(clip)}")
         chunks.append(Chunk(int(start * SAMPLING_RATE), int(end * SAMPLING_RATE)))
     return chunks
