@@ -51,11 +51,13 @@ def _settings(config: Config, name: str, asked: _Load) -> Model:
 
 async def _unload(service: Service, call: Call) -> Answer:
     name = call.scope["path_params"]["name"]
-    if name not in service.engines:
-        raise Failure("model", "The model does not exist; GET /v1/models lists those of this server.", "model")
-    if len(service.engines) == 1:
-        raise Failure("invalid", "The last model of a server cannot be unloaded.", "model")
-    await service.unload(name)
+    try:
+        await service.unload(name)
+    except KeyError:
+        message = "The model does not exist; GET /v1/models lists those of this server."
+        raise Failure("model", message, "model") from None
+    except ValueError as error:
+        raise Failure("invalid", str(error), "model") from error
     return answer({"id": name, "object": "model", "deleted": True})
 
 

@@ -80,12 +80,14 @@ class Service:
             return self.engines[name]
 
     async def unload(self, name: str) -> None:
-        """End a model after its requests. ValueError for the last one."""
-        async with self._lock:
+        """End a model after its requests. KeyError for an unknown one, ValueError for the last one."""
+        async with self._lock:  # others may have ended models before
+            if len(self.engines) == 1 and name in self.engines:
+                raise ValueError("The last model of a server cannot be unloaded.")
+            self._end(name)
             models = {other: model for other, model in self.config.models.items() if other != name}
             aliases = {alias: known for alias, known in self.config.aliases.items() if known != name}
             self.config = replace(self.config, models=models, aliases=aliases)
-            self._end(name)
             _log.info("The model %s was unloaded", name)
 
     async def _open(self, name: str, config: Config, needs_memory: bool = False) -> None:
@@ -95,7 +97,11 @@ class Service:
             check_memory(signature)
         engine = await asyncio.to_thread(open_engine, name, config.model(name), config, loop)
         engine.signature = signature
-        await asyncio.to_thread(engine.warm_up)
+        try:
+            await asyncio.to_thread(engine.warm_up)
+        except BaseException:
+            await asyncio.to_thread(engine.close)
+            raise
         if name in self.engines:
             self._retire(self.engines[name])
         self.engines[name] = engine

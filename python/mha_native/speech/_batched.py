@@ -219,7 +219,10 @@ hotwords, language_detection_threshold, language_detection_segments
 
 
 def _chunks(spans: Sequence[tuple[int, int]], most: int) -> list[Chunk]:
-    """Return the windows of joined spans of speech: each has as many whole spans as `most` samples hold."""
+    """Return the windows of joined spans of speech: each has as many whole spans as `most` samples hold.
+
+    A longer span is cut.
+    """
     chunks: list[Chunk] = []
     start = end = 0
     for first, last in spans:
@@ -227,11 +230,16 @@ def _chunks(spans: Sequence[tuple[int, int]], most: int) -> list[Chunk]:
             chunks.append(Chunk(start, end))
             start = end
         end += last - first
+        while end - start > most:  # the caller's options let a span be longer
+            chunks.append(Chunk(start, start + most))
+            start += most
     return [*chunks, Chunk(start, end)] if end > start else chunks
 
 
 def _clips(function: str, given: Any, seconds: float) -> list[Chunk]:
-    """Return the windows that a caller gave."""
+    """Return the windows that a caller gave, of at most so many seconds."""
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{function}: clip_timestamps must be a list of dicts; got {shown(given)}")
     chunks = []
     for clip in given:
         if not isinstance(clip, Mapping) or set(clip) != {"start", "end"}:

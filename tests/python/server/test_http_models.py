@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +30,7 @@ from mha_native.models import SentenceEncoder, Seq2SeqLM, TokenClassifier
 from mha_native.sentence_transformers import CrossEncoder
 from mha_native.server import Config, Model, model_files
 from mha_native.server.application import _ENDPOINTS
+from mha_native.server.engines import TextEngine
 from mha_native.serving import EncodeBatcher, _encode_queue
 
 SCORE = "sentence_transformers.cross_encoder.modules.LogitScore"
@@ -273,6 +275,32 @@ def test_models_come_and_go(
         reload(kept)
         assert "stays as it was" in caplog.text
         assert _embedding(server).shape == before.shape
+
+
+def test_a_model_ends_once_and_a_failed_one_leaves_no_thread(
+    copies: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(Config(dict.fromkeys(("one", "two", "four"), copies["embed"]), admin_key="secret")) as server:
+        threads = set(threading.enumerate())
+        with monkeypatch.context() as patch:
+            patch.setattr(TextEngine, "warm_up", lambda _: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                asyncio.run_coroutine_threadsafe(
+                    server.service.open("three", Model(copies["write"])), server.loop
+                ).result(20)
+        left = [t.name for t in threading.enumerate() if t not in threads and not t.name.startswith("asyncio")]
+        assert (left, list(server.service.engines)) == ([], ["one", "two", "four"])
+
+        lock = server.service._lock
+        asyncio.run_coroutine_threadsafe(lock.acquire(), server.loop).result(20)
+        with ThreadPoolExecutor(2) as pool:  # both wait for the lock
+            headers = {"authorization": "Bearer secret"}
+            ended = [pool.submit(server.client.delete, "/admin/models/one", headers=headers) for _ in range(2)]
+            while len(lock._waiters or ()) < 2 and not any(each.done() for each in ended):
+                time.sleep(0.01)
+            server.loop.call_soon_threadsafe(lock.release)
+            assert sorted(each.result().status_code for each in ended) == [200, 404]
+        assert list(server.service.engines) == ["two", "four"]
 
 
 def test_the_description_of_the_server(server: Running) -> None:

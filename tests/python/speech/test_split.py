@@ -2,6 +2,7 @@
 
 import pytest
 
+from mha_native.speech._batched import _chunks
 from mha_native.speech._transcribe import clips, split
 
 FIRST = 100  # the token of the time 0; a timestamp is 20 ms
@@ -39,3 +40,7 @@ def test_parts_of_a_recording_end_with_it() -> None:
     assert clips([], 500) == clips([0.0], 500) == [(0, 500)]
     assert clips([1.0, 2.5, 3.0], 500) == [(100, 250), (300, 500)]
     assert clips([1.0, 9.0], 500) == [(100, 500)]
+
+
+def test_a_span_of_speech_that_is_longer_than_a_window_is_cut() -> None:
+    assert _chunks([(0, 3), (5, 30), (40, 44)], 10) == [(0, 3), (3, 13), (13, 23), (23, 32)]

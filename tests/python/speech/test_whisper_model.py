@@ -197,6 +197,8 @@ def test_unsupported_settings_are_refused(model: WhisperModel, speech_model_dire
         pipeline.transcribe(recording("second"), clip_timestamps=[{"start": 1, "end": 31.5}])
     with pytest.raises(ValueError, match=r"30\.1 s needs vad_filter or clip_timestamps"):
         pipeline.transcribe(np.zeros(481600, np.float32), vad_filter=False)
+    with pytest.raises(TypeError, match="clip_timestamps must be a list of dicts; got 3"):
+        pipeline.transcribe(recording("second"), clip_timestamps=3)  # type: ignore[arg-type]
 
 
 def test_arguments_are_those_of_faster_whisper() -> None:
