@@ -15,6 +15,8 @@ APPENDED = "\"'.。,，!！?？:：”)]}、"  # noqa: RUF001 (signs of Chinese 
 SENTENCE_ENDS = ".。!！?？"  # noqa: RUF001
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
+_MOST_SECONDS = 1e9  # 30 years
+
 
 @dataclass
 class Word:
@@ -220,7 +222,7 @@ def checked_arguments(function: str, given: dict[str, Any], tokens: SpeechTokens
     for name, optional in _TEXTS.items():
         if not (isinstance(given[name], str) or (optional and given[name] is None)):
             raise TypeError(f"{function}: {name} must be a str{' or None' * optional}; got {shown(given[name])}")
-    if given["task"] not in TASKS:
+    if not isinstance(given["task"], str) or given["task"] not in TASKS:
         raise ValueError(f"{function}: task must be {TASKS[0]!r} or {TASKS[1]!r}; got {shown(given['task'])}")
     if given["language"] is not None:
         tokens.language(function, given["language"])
@@ -246,7 +248,7 @@ def seconds(function: str, name: str, values: Any) -> list[float]:
 
 def checked_seconds(function: str, name: str, value: Any) -> float:
     """Return a time that a caller gave in the argument `name`."""
-    return _number(function, f"a time of {name}", value, 0, math.inf)
+    return _number(function, f"a time of {name}", value, 0, _MOST_SECONDS)
 
 
 def check_room(function: str, prompt: Prompt, max_new_tokens: int | None) -> None:

@@ -291,7 +291,7 @@ class WhisperModel:
             length = source.length
         duration = length / SAMPLING_RATE
         spans, vad_options = None, None
-        if arguments["vad_filter"] and clip_timestamps == "0":
+        if arguments["vad_filter"] and isinstance(clip_timestamps, str) and clip_timestamps == "0":
             vad_options = vad_options_of(name, vad_parameters)
             spans = speech_spans(source, vad_options)
             source = Joined(source, spans)
