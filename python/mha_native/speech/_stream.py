@@ -101,8 +101,9 @@ def transcribe_stream(
     Examples
     --------
     >>> from mha_native.speech import WhisperModel, audio_blocks, transcribe_stream
-    >>> for text in transcribe_stream(WhisperModel("tiny.en"), audio_blocks("talk.wav", 0.5)):
-    ...     print(text.stable, end="", flush=True)
+    >>> texts = transcribe_stream(WhisperModel("tiny.en"), audio_blocks("talk.wav", 0.5))
+    >>> "mariner" in "".join(text.stable for text in texts)  # or print each of them as it comes
+    True
     """
     name = "transcribe_stream"
     if refused := [option for option in _OWN if option in options]:
