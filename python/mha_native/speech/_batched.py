@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..functions.messages import shown
+from ..functions.messages import in_the_name_of, shown
 from ._audio import SAMPLING_RATE, Audio, AudioSource, Joined, open_audio
 from ._calls import in_recording, vad_options_of, with_progress
 from ._mel import HOP
@@ -98,7 +99,7 @@ class BatchedInferencePipeline:
             Windows that are transcribed at once.
         clip_timestamps : list of dicts, optional
             The windows: seconds ``start`` and ``end`` of each, at most 30 s apart. Default: the voice-activity filter
-            finds them.
+            finds them, whatever `max_speech_duration_s` of `vad_parameters` is above that.
         chunk_length : int, optional
             The most seconds of a window, from 1 to 30.
         temperature : float or list of floats
@@ -132,17 +133,20 @@ hotwords, language_detection_threshold, language_detection_segments
                 raise ValueError(f"{name}: {argument} must be None; got {shown(given[argument])}")
         calls = self.model._calls
         arguments = calls.checked(name, given)
-        source: Audio = open_audio(audio, function=name)
-        duration, whole = source.length / SAMPLING_RATE, source
+        with in_the_name_of(name, source="audio"):
+            source: Audio = open_audio(audio, function=name)
+            duration, whole = source.length / SAMPLING_RATE, source
         seconds = arguments["chunk_length"] or calls.model.max_frames / FRAMES_PER_SECOND
         spans: list[tuple[int, int]] | None = None
         vad_options = None
         if clip_timestamps:
-            chunks = _clips(name, clip_timestamps)
+            chunks = _clips(name, clip_timestamps, seconds)
             length = sum(min(chunk.end, source.length) - min(chunk.start, source.length) for chunk in chunks)
         elif arguments["vad_filter"]:
             defaults = {"min_silence_duration_ms": _USUAL_SILENCE} if vad_parameters is None else {}
-            vad_options = vad_options_of(name, vad_parameters, max_speech_duration_s=seconds, **defaults)
+            vad_options = vad_options_of(name, vad_parameters, **defaults)
+            longest = min(seconds, vad_options.max_speech_duration_s)
+            vad_options = replace(vad_options, max_speech_duration_s=longest)
             spans = speech_spans(source, vad_options)
             chunks = _chunks(spans, round(seconds * SAMPLING_RATE))
             source = Joined(source, spans)
@@ -226,7 +230,7 @@ def _chunks(spans: Sequence[tuple[int, int]], most: int) -> list[Chunk]:
     return [*chunks, Chunk(start, end)] if end > start else chunks
 
 
-def _clips(function: str, given: Any) -> list[Chunk]:
+def _clips(function: str, given: Any, seconds: float) -> list[Chunk]:
     """Return the windows that a caller gave."""
     chunks = []
     for clip in given:
@@ -234,4 +238,8 @@ def _clips(function: str, given: Any) -> list[Chunk]:
             raise ValueError(f"{function}: clip_timestamps must be dicts of start and end; got {shown(clip)}")
         start, end = (checked_seconds(function, "clip_timestamps", clip[name]) for name in ("start", "end"))
         chunks.append(Chunk(int(start * SAMPLING_RATE), int(end * SAMPLING_RATE)))
+        if not 0 <= chunks[-1].end - chunks[-1].start <= seconds * SAMPLING_RATE:
+            raise ValueError(
+                f"{function}: clip_timestamps must end at most {seconds:g} s after their start; got {shown(clip)}"
+            )
     return chunks

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..functions.arrays import to_numpy
 from ..functions.messages import in_the_name_of, listed, shown
 from ..functions.scalars import checked_boolean, checked_integer, checked_real
 from ..layers._constructor_arguments import WeightDType
@@ -131,21 +132,21 @@ class WhisperModel:
         **model_kwargs: Any,
     ) -> None:
         name = "WhisperModel"
-        if device not in ("auto", "cpu"):
+        if not isinstance(device, str) or device not in ("auto", "cpu"):
             raise ValueError(f"{name}: device must be 'cpu', where this library computes; got {shown(device)}")
-        if device_index not in (0, [0]):
-            raise ValueError(f"{name}: device_index must be 0; got {shown(device_index)}")
+        for index in device_index if isinstance(device_index, list) else [device_index]:
+            checked_integer(name, "device_index", index, 0, 0)
         if files is not None:
             raise ValueError(f"{name}: files must be None, since a model is read from a directory")
         if model_kwargs:
             raise TypeError(f"{name}: got an unexpected keyword argument {shown(next(iter(model_kwargs)))}")
-        if compute_type not in _COMPUTE_TYPES:
+        if not isinstance(compute_type, str) or compute_type not in _COMPUTE_TYPES:
             raise ValueError(f"{name}: compute_type must be one of {listed(_COMPUTE_TYPES)}; got {shown(compute_type)}")
         if weight_dtype is not None and compute_type not in ("default", "auto"):
             raise ValueError(f"{name}: weight_dtype and compute_type={compute_type!r} exclude each other")
         checked_integer(name, "num_workers", num_workers, 1)
         threads = checked_integer(name, "cpu_threads", cpu_threads, 0) or None
-        with in_the_name_of(name):
+        with in_the_name_of(name, model="model_size_or_path"):
             folder = find_directory(
                 _repository(model_size_or_path),
                 cache_folder=download_root,
@@ -284,8 +285,10 @@ class WhisperModel:
         given = {name: value for name, value in locals().items() if name not in ("self", "audio")}
         name = "WhisperModel.transcribe"
         arguments = self._calls.checked(name, given)
-        source: Audio = open_audio(audio, function=name)
-        duration = source.length / SAMPLING_RATE
+        with in_the_name_of(name, source="audio"):
+            source: Audio = open_audio(audio, function=name)
+            length = source.length
+        duration = length / SAMPLING_RATE
         spans, vad_options = None, None
         if arguments["vad_filter"] and clip_timestamps == "0":
             vad_options = vad_options_of(name, vad_parameters)
@@ -351,22 +354,39 @@ class WhisperModel:
         count = checked_integer(name, "language_detection_segments", language_detection_segments, 1)
         threshold = checked_real(name, "language_detection_threshold", language_detection_threshold)
         if audio is not None:
-            source: Audio = open_audio(audio, function=name)
-            if checked_boolean(name, "vad_filter", vad_filter):
+            is_filtered = checked_boolean(name, "vad_filter", vad_filter)
+            with in_the_name_of(name, source="audio"):
+                source: Audio = open_audio(audio, function=name)
+                windows = self._calls.windows(source, None)
+            if is_filtered:
                 source = Joined(source, speech_spans(source, vad_options_of(name, vad_parameters)))
-            windows = self._calls.windows(source, None)
+                windows = self._calls.windows(source, None)
         elif features is not None:
-            windows = Windows(self.model, _Spectrogram(features), np.shape(features)[-1])
+            spectrogram = _checked_features(name, features, self.model.mel_bins)
+            windows = Windows(self.model, _Spectrogram(spectrogram), spectrogram.shape[1])
         else:
             raise ValueError(f"{name}: needs audio or features")
         return detect(self.model, self._calls.tokens, windows, 0, count, threshold)
+
+
+def _checked_features(function: str, features: Any, mel_bins: int) -> NDArray[np.float32]:
+    """Return a spectrogram that a caller gave, float32 [mel_bins, frames], or raise TypeError or ValueError."""
+    given = np.asarray(to_numpy(function, "features", features))
+    if given.dtype.kind != "f":
+        raise TypeError(f"{function}: features must be an array of a float dtype; got {shown(features)}")
+    if given.ndim != 2 or len(given) != mel_bins or not given.shape[1]:
+        raise ValueError(
+            f"{function}: features must be [{mel_bins}, frames] with a frame at least; got {list(given.shape)}"
+        )
+    found: NDArray[np.float32] = given.astype(np.float32, copy=False)
+    return found
 
 
 class _Spectrogram:
     """Features that a caller gave, [mel_bins, frames], in windows."""
 
     def __init__(self, features: NDArray[np.float32]) -> None:
-        self._features = np.asarray(features)
+        self._features = features
 
     def window(self, first: int, last: int) -> NDArray[np.float32]:
         """Return the frames from `first` to `last`, without it."""
@@ -375,6 +395,5 @@ class _Spectrogram:
 
 def _repository(model: str | PathLike[str]) -> str | PathLike[str]:
     """Return the repository of a size of model, or what was given."""
-    if not isinstance(model, str) or Path(model).exists():
-        return model
-    return _REPOSITORIES.get(model.removeprefix("whisper-"), model)
+    found = _REPOSITORIES.get(model.removeprefix("whisper-")) if isinstance(model, str) else None
+    return model if found is None or Path(model).exists() else found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +58,24 @@ def test_the_language_is_the_first_probable_one_or_the_most_frequent(model: Whis
     assert voted == max(dict.fromkeys(names), key=names.count)
     assert highest == pytest.approx(max(share for language, share, _ in windows if language == voted), abs=1e-6)
     assert dict(last) == pytest.approx(dict(windows[-1][2]), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("features", "error", "message"),
+    [
+        (
+            np.zeros((80, 0), np.float32),
+            ValueError,
+            r"features must be \[80, frames\] with a frame at least; got \[80, 0\]",
+        ),
+        (np.zeros((128, 9), np.float32), ValueError, r"features must be .*; got \[128, 9\]"),
+        (np.zeros((80, 9), int), TypeError, "features must be an array of a float dtype"),
+        (None, ValueError, "needs audio or features"),
+    ],
+)
+def test_bad_features_are_named(model: WhisperModel, features: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^WhisperModel.detect_language: {message}"):
+        model.detect_language(features=features)
 
 
 def test_prompts_have_the_language_and_the_task(model: WhisperModel, prompts: list[list[int]]) -> None:

@@ -193,6 +193,8 @@ def test_unsupported_settings_are_refused(model: WhisperModel, speech_model_dire
     pipeline = BatchedInferencePipeline(model)
     with pytest.raises(ValueError, match="prefix must be None"):
         pipeline.transcribe(recording("second"), prefix="so")
+    with pytest.raises(ValueError, match="clip_timestamps must end at most 30 s after their start"):
+        pipeline.transcribe(recording("second"), clip_timestamps=[{"start": 1, "end": 31.5}])
     with pytest.raises(ValueError, match=r"30\.1 s needs vad_filter or clip_timestamps"):
         pipeline.transcribe(np.zeros(481600, np.float32), vad_filter=False)
 
