@@ -101,8 +101,8 @@ class WindowSearch(BeamSearch):
     def _ended_text(self, tokens: NDArray[np.int64], log_probability: float) -> EndedText:
         if tokens[-1] == self._token_rules.end:
             tokens = tokens[:-1]
-        if not len(tokens):
-            return EndedText(tokens, log_probability, -np.inf)
+        if not len(tokens):  # 0 to a power
+            return EndedText(tokens, log_probability, -np.inf if self._rules.length_penalty > 0 else log_probability)
         return super()._ended_text(tokens, log_probability)
 
     def _can_improve(self, length: int) -> bool:

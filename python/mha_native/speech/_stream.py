@@ -101,9 +101,9 @@ def transcribe_stream(
     Examples
     --------
     >>> from mha_native.speech import WhisperModel, audio_blocks, transcribe_stream
-    >>> texts = transcribe_stream(WhisperModel("tiny.en"), audio_blocks("talk.wav", 0.5))
-    >>> "mariner" in "".join(text.stable for text in texts)  # or print each of them as it comes
-    True
+    >>> for text in transcribe_stream(WhisperModel("tiny.en"), audio_blocks("talk.wav", 0.5)):
+    ...     print(text.stable, end="", flush=True)
+     It's ancient mariner and he's top of one on three.
     """
     name = "transcribe_stream"
     if refused := [option for option in _OWN if option in options]:

@@ -108,11 +108,11 @@ class WhisperModel:
     Examples
     --------
     >>> from mha_native.speech import WhisperModel
-    >>> model = WhisperModel("tiny.en", weight_dtype="int8")
+    >>> model = WhisperModel("tiny.en")
     >>> segments, info = model.transcribe("talk.wav", beam_size=5, word_timestamps=True)
     >>> for segment in segments:  # text appears while it is transcribed
     ...     print(segment.text)
-     It is an ancient mariner and he stops at one of three.
+     It's in an ancient mariner and he's top of one on three.
     """
 
     def __init__(
@@ -135,7 +135,8 @@ class WhisperModel:
         if not isinstance(device, str) or device not in ("auto", "cpu"):
             raise ValueError(f"{name}: device must be 'cpu', where this library computes; got {shown(device)}")
         for index in device_index if isinstance(device_index, list) else [device_index]:
-            checked_integer(name, "device_index", index, 0, 0)
+            if not isinstance(index, int) or index != 0:
+                raise ValueError(f"{name}: device_index must be 0, the CPU; got {shown(device_index)}")
         if files is not None:
             raise ValueError(f"{name}: files must be None, since a model is read from a directory")
         if model_kwargs:

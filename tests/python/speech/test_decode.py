@@ -84,7 +84,7 @@ def searched(
             log, text = each
             if text[-1] == END or length == most:
                 written = text[:-1] if text[-1] == END else text
-                score = log / len(written) ** power if written else -math.inf
+                score = log / len(written) ** power if written or power == 0 else -math.inf
                 ended.append((score, written, log))
                 if (other := next(spare, None)) is not None:
                     active.append((other[1], other[0]))
@@ -99,7 +99,7 @@ def searched(
 @pytest.mark.parametrize("prefix", [[], [3], [3, 4, 5]], ids=len)
 @pytest.mark.parametrize(
     ("beams", "patience", "power"),
-    [(1, 1.0, 1.0), (2, 1.0, 1.0), (5, 1.0, 1.0), (3, 2.0, 0.5), (5, 0.4, 1.0), (2, 1.0, 0.0), (4, 1.0, 0.0)],
+    [(1, 1.0, 1.0), (2, 1.0, 1.0), (5, 1.0, 1.0), (3, 2.0, 0.5), (5, 0.4, 1.0), (2, 1.0, 0.0), (5, 0.2, 0.0)],
 )
 def test_texts_are_those_of_the_search_written_down(
     beams: int, patience: float, power: float, prefix: list[int]

@@ -201,6 +201,7 @@ def test_unsupported_settings_are_refused(model: WhisperModel, speech_model_dire
 
 def test_arguments_are_those_of_faster_whisper() -> None:
     peer = pytest.importorskip("faster_whisper")
+    pytest.importorskip("faster_whisper.transcribe")
     for ours, theirs in (
         (WhisperModel.transcribe, peer.WhisperModel.transcribe),
         (WhisperModel.detect_language, peer.WhisperModel.detect_language),
@@ -217,5 +218,7 @@ def test_arguments_are_those_of_faster_whisper() -> None:
     for record in ("Segment", "Word", "TranscriptionInfo", "TranscriptionOptions"):
         import mha_native.speech
 
-        own, other = (inspect.signature(getattr(module, record)).parameters for module in (mha_native.speech, peer))
+        own, other = (
+            inspect.signature(getattr(module, record)).parameters for module in (mha_native.speech, peer.transcribe)
+        )
         assert list(own) == list(other)
