@@ -104,7 +104,7 @@ def faster_whisper(given: Given, compute_type: str) -> dict[str, Run]:
 
     def decode() -> list[int]:
         found = whisper.model.generate(
-            encoded, [given.prompt], beam_size=1, max_length=NEW_TOKENS + len(given.prompt) - 1,
+            encoded, [given.prompt], beam_size=1, max_length=2 * NEW_TOKENS,  # half of it is for the prompt
             suppress_blank=False, suppress_tokens=[given.end],
         )  # fmt: skip
         return list(found[0].sequences_ids[0])
