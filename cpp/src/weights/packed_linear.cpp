@@ -275,12 +275,12 @@ void PackedLinear::for_each_feature(Index p, Visitor visit) const {
 /// are next to each other.
 template <class Byte, class View, class Visitor>
 void PackedLinear::for_each_block(Byte* panel, const View& matrix, Index feature, Visitor visit) const {
-  const Index size = block_panel(format_).size(), bytes = block_bytes(format_);
+  const Index size = block_panel(format_).size(), bytes = block_bytes(format_), features = block_features(format_);
+  if (features == 0) return;  // a format without blocks
   const Index column = (panel - data_.get()) % panel_bytes() / Index{sizeof(float)};
   Byte* unit = panel - column * Index{sizeof(float)};
   auto* block = element(matrix, feature);
-  for (Index b = 0; b < in_features_ / block_features(format_); ++b, unit += size, block += bytes)
-    visit(unit, column, block);
+  for (Index b = 0; b < in_features_ / features; ++b, unit += size, block += bytes) visit(unit, column, block);
 }
 
 }  // namespace mha

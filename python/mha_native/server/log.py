@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import sys
 import threading
 from collections import deque
@@ -44,6 +45,10 @@ class _Handler(logging.Handler):
     def __init__(self, file: TextIO) -> None:
         super().__init__()
         self._file = file
+        try:
+            self._number: int | None = os.dup(file.fileno())
+        except (OSError, ValueError):
+            self._number = None  # no file of the system
         self._lines: deque[str] = deque()
         self._num_dropped = 0
         self._has_lines = threading.Event()
@@ -80,11 +85,23 @@ class _Handler(logging.Handler):
             if dropped:
                 lines.append(f"{dropped} lines of the log were dropped: nobody has read them in time\n")
             with contextlib.suppress(OSError, ValueError):  # a full disk, or a closed file, stops no request
-                self._file.write("".join(lines))
-                self._file.flush()
+                self._write("".join(lines))
             if is_last:
+                if self._number is not None:
+                    os.close(self._number)
                 return
             sleep(_SECONDS)
+
+    def _write(self, text: str) -> None:
+        """Write text without the lock of the file, which the interpreter takes when it ends: a thread that waits in a
+        full pipe with this lock would hold it up."""
+        if self._number is None:
+            self._file.write(text)
+            self._file.flush()
+            return
+        left = memoryview(text.encode(errors="backslashreplace"))
+        while left:
+            left = left[os.write(self._number, left) :]
 
 
 class _JSON(logging.Formatter):
