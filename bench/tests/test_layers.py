@@ -19,16 +19,18 @@ FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.r
 # Modules and folders of the package from the bottom up: each imports itself and what is before it.
 LAYERS = [
     "errors", "options", "wording", "progress", "compare", "probes", "machine", "scaling_model", "cases", "contenders",
-    "measure", "report", "run", "command_line", "__main__", "__init__",
+    "measure", "report", "run", "perplexity", "speech", "serve", "command_line", "__main__", "__init__",
 ]  # fmt: skip
 
 # Sub-packages that are not in `__all__` are imported by name, so that `import mha_native` takes less time. One
 # function of the package writes every hint to install something.
 HINTS = "functions.needed_packages.pip_install"
-PUBLIC = {f"mha_native.{name}" for name in (*mha_native.__all__, "sentence_transformers", "distributed", HINTS)}
+PUBLIC = {
+    f"mha_native.{name}" for name in (*mha_native.__all__, "sentence_transformers", "distributed", "speech", HINTS)
+}
 
-# Functions of the core that measure the machine, and the parts of a step over ranks, have no public names.
-PRIVATE_USERS = {"probes.py", "scaling_model/ranks.py"}
+# What has no public name: functions of the core that measure the machine, parts of a step over ranks, spectrograms.
+PRIVATE_USERS = {"probes.py", "scaling_model/ranks.py", "speech.py"}
 
 
 def imports(text: str) -> Iterator[str]:
