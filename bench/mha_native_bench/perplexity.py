@@ -45,7 +45,7 @@ def main(paths: list[str]) -> None:
 
 
 def perplexity(case: Case, model: tuple[Any, Any], embeddings: Array, tokens: NDArray[np.int64]) -> float:
-    """The exponential of the mean negative log-likelihood of a token behind up to Tk - 1 others."""
+    """Return the exponential of the mean negative log-likelihood of a token after up to Tk - 1 others."""
     layers, head = model
     texts = tokens[: len(tokens) // case.Tk * case.Tk].reshape(-1, case.Tk)
     logits = head(layers(embeddings[texts[:, :-1]])).astype(np.float64)

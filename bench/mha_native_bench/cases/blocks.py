@@ -47,6 +47,6 @@ def with_scales(data: Array, dtype: str, scales: Array) -> None:
 
 
 def root_mean_squares(matrix: Array) -> Array:
-    """That of each row."""
+    """Return the root mean square of each row."""
     squares: Array = np.sqrt(np.mean(np.square(matrix, dtype=np.float64), axis=1))
     return squares

@@ -41,7 +41,7 @@ WEIGHTS = {
     "int4": ("int4", 2**-3),
 }
 
-# The formats of GGUF files: their weights are those of random blocks, which peers without the format round once more.
+# The formats of GGUF files: weights are random blocks, which peers without the format round once more.
 BLOCKED = {
     "q4_0": ("q4_0", 2**-3),
     "q4_1": ("q4_1", 2**-3),

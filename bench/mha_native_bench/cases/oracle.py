@@ -163,7 +163,7 @@ def tolerance(case: Case, expected: NDArray[np.float64]) -> float:
     number of f32 may be 0. The bound asks whether this is the same computation; the tests ask how accurate the library
     is.
     """
-    of_cache = (WEIGHTS | DTYPES)[case.cache or case.dtype][1]  # int8 rounds rows of keys as it rounds those of weights
+    of_cache = (WEIGHTS | DTYPES)[case.cache or case.dtype][1]  # int8 rounds rows of keys as rows of weights
     eps = max(DTYPES[case.dtype][1], WEIGHTS[case.weights][1], of_cache)
     n = (
         case.layers

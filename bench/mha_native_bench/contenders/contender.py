@@ -14,7 +14,7 @@ import numpy as np
 from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
 
-# Kinds that few contenders compute, and what the others say.
+# Kinds that few contenders compute, and the reason of the other contenders.
 KINDS_OF_FEW = {"experts": "no experts", "linear": "no product by itself"}
 
 
@@ -109,7 +109,7 @@ class Contender(ABC):
     name: str
     takes_texts = False  # whether it computes cases that begin with texts
     has_gradients = False  # whether it computes gradients
-    kinds_of_few: frozenset[str] = frozenset()  # those of `KINDS_OF_FEW` that it computes
+    kinds_of_few: frozenset[str] = frozenset()  # kinds of `KINDS_OF_FEW` that it computes
 
     def __init__(self, thread_counts: list[int]) -> None:
         self.thread_counts = thread_counts

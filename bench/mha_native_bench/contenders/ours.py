@@ -80,7 +80,7 @@ def weight_dtype(case: Case) -> Any:
 
 @lru_cache(maxsize=1)
 def stored_weight(case: Case) -> dict[str, Any]:
-    """The weight in the format of the case, of which each layer gets a copy."""
+    """Return the weight in the format of the case; each layer gets a copy."""
     inputs = make_inputs(case)
     weights: dict[str, Any] = inputs.state | inputs.blocks
     return dict(mha_native.Linear.from_weights(**weights, weight_dtype=weight_dtype(case)).state_dict())

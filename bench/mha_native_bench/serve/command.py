@@ -1,4 +1,4 @@
-"""The command ``python -m mha_native bench serve``: a server under load, beside other servers."""
+"""The command ``python -m mha_native bench serve``: a server under load, in turns with other servers."""
 
 from __future__ import annotations
 

@@ -420,11 +420,6 @@ class SpeechSeq2Seq(PretrainedModel):
         return int(self._model.config.max_positions or 0)
 
     @property
-    def vocabulary_size(self) -> int:
-        """V, the number of tokens, as `vocab_size`."""
-        return self.vocab_size
-
-    @property
     def num_decoder_layers(self) -> int:
         """Number of layers of the decoder; `num_layers` is the number of layers of the encoder."""
         return len(self._model.config.stacks[1].blocks)

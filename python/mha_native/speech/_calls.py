@@ -37,7 +37,7 @@ class Calls(NamedTuple):
 
     def checked(self, function: str, given: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call in their types, or raise TypeError or ValueError."""
-        arguments = checked_arguments(function, given, self.tokens, self.model.vocabulary_size)
+        arguments = checked_arguments(function, given, self.tokens, self.model.vocab_size)
         if not self.model.multilingual:
             language = given["language"]
             if language not in (None, "en"):

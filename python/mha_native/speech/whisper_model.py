@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
@@ -32,8 +31,6 @@ from ._options import (
 from ._prompt import SpeechTokens
 from ._transcribe import FRAMES_PER_SECOND, Transcriber, Windows, clips, detect
 from ._voice_activity import SpanTimes, VadOptions, speech_spans
-
-_logger = logging.getLogger(__name__)
 
 # Names of sizes, and the repositories with files of CTranslate2 that faster-whisper has for them.
 _REPOSITORIES = {

@@ -132,7 +132,7 @@ def test_bits_depend_on_no_other_sequence_window_or_thread(model: SpeechSeq2Seq)
 
 def test_settings(tmp_path: Path, model: SpeechSeq2Seq) -> None:
     assert (model.mel_bins, model.max_frames, model.max_target_positions) == (80, 2 * ROWS, TOKENS)
-    assert (model.vocabulary_size, model.num_layers, model.num_decoder_layers) == (VOCABULARY, 2, 2)
+    assert (model.vocab_size, model.num_layers, model.num_decoder_layers) == (VOCABULARY, 2, 2)
     assert model.alignment_heads == [(0, 1), (0, 0)]
     assert (model.suppress_ids, model.suppress_ids_begin) == ([7, 11], [5, 2])
     assert model.generation_config == GENERATION
