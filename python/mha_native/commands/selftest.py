@@ -1,6 +1,7 @@
 """The command ``selftest``: results of the installed library on this machine against the reference."""
 
 import argparse
+import contextlib
 import math
 import os
 import signal
@@ -64,24 +65,43 @@ def _passes(isa: str) -> bool:
     command = [sys.executable, "-m", "mha_native", "selftest", "--isa", isa]
     # The reference computes on one thread: on a busy machine threads of NumPy wait seconds for each other.
     environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
+    process = None
     try:
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=_LONGEST_SECONDS,
-            env=environment,
-            start_new_session=True,  # Ctrl-C reaches this process only, which ends the other one and reports it once
-        )
+        with _interrupts_wait():  # an interrupt between start and assignment would leave a process that nothing ends
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches this process only, which ends the other and reports it once
+            )
+        output, _ = process.communicate(timeout=_LONGEST_SECONDS)
     except subprocess.TimeoutExpired as late:
         print(f"{_as_text(late.stdout)}{isa}: FAILED, no end after {_LONGEST_SECONDS} s", flush=True)
         return False
-    print(done.stdout, end="", flush=True)
-    if done.returncode < 0:
-        print(f"{isa}: FAILED, the process was ended by {signal.Signals(-done.returncode).name}")
-    elif done.returncode > 1:
-        print(f"{isa}: FAILED, the process ended with exit code {done.returncode}")
-    return done.returncode == 0
+    finally:
+        if process is not None:
+            with process:  # closes the pipe, and waits
+                process.kill()
+    print(output, end="", flush=True)
+    if process.returncode < 0:
+        print(f"{isa}: FAILED, the process was ended by {signal.Signals(-process.returncode).name}")
+    elif process.returncode > 1:
+        print(f"{isa}: FAILED, the process ended with exit code {process.returncode}")
+    return process.returncode == 0
+
+
+@contextlib.contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Block SIGINT in this thread, where the system can; one that arrives meanwhile is raised at the end."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _as_text(output: Any) -> str:

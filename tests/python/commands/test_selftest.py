@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import numpy as np
@@ -123,3 +125,20 @@ def test_an_instruction_set_that_cannot_be_had(
     monkeypatch.setattr(selftest, "_passes", lambda isa: True)
     assert selftest.run(Namespace(isa=None)) == 1
     assert "No call can be computed: MHA_NATIVE_ISA: unknown" in capfd.readouterr().out
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs signals that can be blocked")
+def test_an_interrupt_during_a_start_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Popen[str]] = []
+
+    def interrupted(command: list[str], **options: Any) -> Popen[str]:
+        process = Popen([sys.executable, "-c", "import time; time.sleep(600)"], **options)
+        started.append(process)
+        os.kill(os.getpid(), signal.SIGINT)  # before the caller knows the process
+        return process
+
+    monkeypatch.setattr(selftest.subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        selftest.run(Namespace(isa=None))
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
