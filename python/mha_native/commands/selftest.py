@@ -93,15 +93,15 @@ def _passes(isa: str) -> bool:
 
 @contextlib.contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Block SIGINT in this thread, where the system can; one that arrives meanwhile is raised at the end."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Hold SIGINT back until the end of the block. A mask would not: any other thread may take the signal."""
+    came = []
+    before = signal.signal(signal.SIGINT, lambda *_: came.append(True))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _as_text(output: Any) -> str:

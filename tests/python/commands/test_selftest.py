@@ -127,8 +127,8 @@ def test_an_instruction_set_that_cannot_be_had(
     assert "No call can be computed: MHA_NATIVE_ISA: unknown" in capfd.readouterr().out
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs signals that can be blocked")
-def test_an_interrupt_during_a_start_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["raised", "ignored"])
+def test_an_interrupt_during_a_start_ends_the_process(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Popen[str]] = []
 
     def interrupted(command: list[str], **options: Any) -> Popen[str]:
@@ -138,7 +138,16 @@ def test_an_interrupt_during_a_start_ends_the_process(monkeypatch: pytest.Monkey
         return process
 
     monkeypatch.setattr(selftest.subprocess, "Popen", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        selftest.run(Namespace(isa=None))
+    monkeypatch.setattr(selftest, "available_isas", lambda: [ISA])
+    monkeypatch.setattr(selftest, "_LONGEST_SECONDS", 1)
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        if handler is signal.SIG_IGN:
+            assert selftest.run(Namespace(isa=None)) == 1  # after the time limit
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                selftest.run(Namespace(isa=None))
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert [process.returncode for process in started] == [-signal.SIGKILL]
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
