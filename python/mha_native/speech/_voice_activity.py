@@ -95,9 +95,10 @@ class VadOptions:
             if field.name == "method":
                 if value not in METHODS:
                     raise ValueError(f"{function}: method must be {' or '.join(METHODS)}; got {shown(value)}")
-            elif not (value is None and field.name == "neg_threshold") and value != math.inf:
+            elif not (value is None and field.name == "neg_threshold"):
                 most = 1.0 if field.name.endswith("threshold") else math.inf
-                if not 0 <= checked_real(function, field.name, value) <= most:
+                is_most = most == math.inf and isinstance(value, float) and value == most  # an endless time
+                if not (is_most or 0 <= checked_real(function, field.name, value) <= most):
                     rule = "from 0 to 1" if most == 1 else "at least 0"
                     raise ValueError(f"{function}: {field.name} must be {rule}; got {shown(value)}")
 
