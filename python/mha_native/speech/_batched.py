@@ -15,7 +15,7 @@ from ._mel import HOP
 from ._options import APPENDED, PREPENDED, TEMPERATURES, Segment, TranscriptionInfo, checked_seconds
 from ._transcribe import FRAMES_PER_SECOND, Transcriber, compression_ratio, filled, language_probabilities
 from ._voice_activity import SpanTimes, VadOptions, speech_spans
-from ._word_times import add_words
+from ._word_times import HeardWindow, add_words
 from .whisper_model import WhisperModel
 
 _USUAL_SILENCE = 160  # milliseconds between windows, by default
@@ -206,9 +206,8 @@ hotwords, language_detection_threshold, language_detection_segments
                 segments, _, _ = transcriber.split(attempt, chunk.start / SAMPLING_RATE, seconds)
                 if options.word_timestamps:
                     task = transcriber.task_tokens(languages[i])
-                    last_end = add_words(
-                        model, tokens, task, languages[i], encoded, i, frames[i], segments, options, last_end
-                    )
+                    heard = HeardWindow(model, tokens, task, languages[i], encoded, i, frames[i])
+                    last_end = add_words(heard, segments, options, last_end)
                 for segment in segments:
                     if segment.text.strip():
                         count += 1
