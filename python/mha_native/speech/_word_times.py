@@ -29,8 +29,8 @@ class HeardWindow(NamedTuple):
         Its code.
     encoded : EncodedSpeech
         Several windows.
-    index : int
-        The place of this one among them.
+    place : int
+        Of this one among them.
     num_frames : int
         The frames of the spectrogram that belong to the recording.
     """
@@ -40,7 +40,7 @@ class HeardWindow(NamedTuple):
     task: Sequence[int]
     language: str
     encoded: Any
-    index: int
+    place: int
     num_frames: int
 
     def words(self, text: list[int]) -> list[TimedWord]:
@@ -50,7 +50,7 @@ class HeardWindow(NamedTuple):
         tokens = self.tokens
         before = [tokens.start, *self.task]
         read = [*before, tokens.no_timestamps, *text, tokens.end]
-        weights, logits = self.model.alignment(self.encoded, self.index, read, logits=True)
+        weights, logits = self.model.alignment(self.encoded, self.place, read, logits=True)
         heard: NDArray[np.float32] = weights[:, :, : self.num_frames // 2]
         heard = heard / heard.sum(-1, keepdims=True)
         first = len(before)  # the row that reads the last token before the text

@@ -230,3 +230,13 @@ def test_arguments_are_those_of_faster_whisper() -> None:
             inspect.signature(getattr(module, record)).parameters for module in (mha_native.speech, peer.transcribe)
         )
         assert list(own) == list(other)
+
+
+def test_an_argument_that_there_is_not_is_named(model: WhisperModel) -> None:
+    pipeline = BatchedInferencePipeline(model)
+    with pytest.raises(TypeError, match=r"^BatchedInferencePipeline\.transcribe\(\) got an unexpected .*'beams'$"):
+        pipeline.transcribe(recording("second"), beams=2)
+    with pytest.raises(TypeError, match=r"transcribe\(\) missing a required argument: 'audio'$"):
+        pipeline.transcribe()
+    with pytest.raises(ValueError, match="language must be 'en' for a model of English; got 'de'"):
+        pipeline.transcribe(recording("second"), "de")  # at its place
