@@ -9,7 +9,7 @@ from dataclasses import fields
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
-from ..functions.messages import in_the_name_of, shown
+from ..functions.messages import in_the_name_of, listed, shown
 from ..functions.progress import progress_bar
 from ..models.speech_seq2seq import SpeechSeq2Seq
 from ._audio import Audio
@@ -119,6 +119,10 @@ def vad_options_of(function: str, given: Any, **defaults: Any) -> VadOptions:
         return given
     if given is not None and not isinstance(given, dict):
         raise TypeError(f"{function}: vad_parameters must be a dict or VadOptions; got {shown(given)}")
+    known = [field.name for field in fields(VadOptions)]
+    for name in given or ():
+        if name not in known:
+            raise TypeError(f"{function}: vad_parameters must have names of {listed(known)}; got {shown(name)}")
     with in_the_name_of(function):
         return VadOptions(**{**defaults, **(given or {})})
 
