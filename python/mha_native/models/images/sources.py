@@ -81,6 +81,7 @@ def open_image(function: str, index: int, source: ImageSource, to_rgb: bool) -> 
         if 0 in given.size:
             raise ValueError(f"{what} must have pixels; got {given.size[1]} rows of {given.size[0]}")
         try:
+            given.load()
             if to_rgb:
                 return _on_white(image_module, given)
             return given if given.mode == "RGB" else _with_channels(np.array(given))
