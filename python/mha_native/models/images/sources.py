@@ -144,6 +144,8 @@ def _from_array(what: str, array: NDArray[Any], to_rgb: bool) -> NDArray[Any]:
         raise ValueError(f"{what} must be [H, W], [H, W, C] or [C, H, W] with pixels; got {array.shape}")
     if array.dtype.kind not in "buif":
         raise TypeError(f"{what} must have integers or floats; got {array.dtype}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"{what} must have finite numbers")
     if array.ndim == 2:
         array = array[:, :, None]
     elif array.shape[0] in _CHANNELS:
