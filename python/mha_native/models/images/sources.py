@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 # A PIL image, a path, a file object of bytes, or an array [H, W], [H, W, C] or [C, H, W].
 ImageSource: TypeAlias = "Image.Image | str | PathLike[str] | BinaryIO | Tensor"
+
+
+class PlacedImage(NamedTuple):
+    """An image with its place in the list of a caller, which messages name."""
+
+    place: int
+    image: ImageSource
+
 
 # The channels by which the axes of an array are told apart.
 _CHANNELS = (1, 3, 4)
