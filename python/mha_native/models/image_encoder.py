@@ -68,7 +68,7 @@ class ReadsImages(PretrainedLayers):
     def _images_of_call(self, height: int, width: int) -> int:
         """Return the number of images of a size that the layers read in one call."""
         rows, columns = self._model.config.stacks[0].front_end.grid(height, width)
-        return max(1, MOST_TOKENS // (self.num_special_rows + rows * columns))
+        return max(1, MOST_TOKENS // (self.num_special_rows + int(rows * columns)))
 
 
 class ImageEncoder(ReadsImages):
@@ -244,17 +244,20 @@ class ImageEncoder(ReadsImages):
         with in_the_name_of(name):
             pixels = self._preprocessing([image], num_threads=num_threads)
             x = self._model.stacks[0].front_end(pixels, num_threads)[0]
-        return self._model.weights_of(x, num_threads).astype(np.float32, copy=False)
+        weights: NDArray[np.float32] = self._model.weights_of(x, num_threads).astype(np.float32, copy=False)
+        return weights
 
     def _embed_pixels(self, pixels: NDArray[np.float32], num_threads: int | None) -> NDArray[np.float32]:
         """Return the vectors [N, E] of pixels [N, C, height, width], also of another size than `image_size`."""
         step = self._images_of_call(*pixels.shape[2:])
         blocks = (pixels[first : first + step] for first in range(0, len(pixels), step))
         parts = [self._embed_block(block, num_threads) for block in blocks]
-        return np.concatenate([np.empty((0, self.embed_dim), np.float32), *parts])
+        vectors: NDArray[np.float32] = np.concatenate([np.empty((0, self.embed_dim), np.float32), *parts])
+        return vectors
 
     def _embed_block(self, pixels: NDArray[np.float32], num_threads: int | None) -> NDArray[np.float32]:
-        return self._head(self._model.image_rows(pixels, num_threads), num_threads)
+        vectors: NDArray[np.float32] = self._head(self._model.image_rows(pixels, num_threads), num_threads)
+        return vectors
 
     def _with_model(self, model: Model) -> "Self":
         other = super()._with_model(model)

@@ -123,8 +123,9 @@ class BlockNames(NamedTuple):
         if self.up_first:
             products = {"up": products["up"], **products}
         for part, shape in products.items():
-            is_own = not config.gated and getattr(self, f"ungated_{part}", "")
-            matrices.setdefault(self._name(f"ungated_{part}" if is_own else part, i), {})[part] = shape
+            name = f"ungated_{part}"
+            is_own = not config.gated and bool(getattr(self, name, ""))
+            matrices.setdefault(self._name(name if is_own else part, i), {})[part] = shape
         return matrices
 
 

@@ -210,7 +210,8 @@ class Probe(NamedTuple):
         queries = np.repeat(self.query, len(rows), axis=0)
         seen: Any = self.attention(queries, rows, rows, num_threads=num_threads)[:, 0]
         added: Any = self.feed_forward(self.norm(seen, num_threads=num_threads), num_threads=num_threads)
-        return (widened(seen) + widened(added)).astype(np.float32, copy=False)
+        vectors: NDArray[np.float32] = (widened(seen) + widened(added)).astype(np.float32, copy=False)
+        return vectors
 
 
 # From the rows [N, T, E] of images in float32, and the number of rows before the patches, to what a linear map reads.
