@@ -1,5 +1,6 @@
 """Pretrained models from their files: dense and sparse embeddings, labels of texts, entities, text and speech."""
 
+from .bge_m3 import BGEM3Encoder
 from .causal_lm import CausalLM, Completion, GenerationStatistics, TextScore, TokenLogprobs
 from .sentence_encoder import SentenceEncoder
 from .seq2seq_lm import GeneratedText, Seq2SeqLM
@@ -10,6 +11,7 @@ from .text_classifier import TextClassifier
 from .token_classifier import TokenClassifier
 
 __all__ = [
+    "BGEM3Encoder",
     "CausalLM",
     "Completion",
     "EncodedSpeech",
