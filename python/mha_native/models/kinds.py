@@ -8,7 +8,7 @@ from .architecture.family import EMBEDDING, GENERATION, SPEECH_TO_TEXT, TEXT_TO_
 from .architecture.registry import families_of
 from .heads.classification import TEXTS, TOKENS
 
-EMBEDDINGS, LANGUAGE, ENCODER_DECODER = "embedding", "language model", "encoder-decoder"
+EMBEDDINGS, SPARSE, LANGUAGE, ENCODER_DECODER = "embedding", "sparse embedding", "language model", "encoder-decoder"
 CLASSIFIER, TOKEN_CLASSIFIER, SPEECH = "classifier", "token classifier", "speech model"
 
 # The kinds by the ends of the names of classes in transformers.

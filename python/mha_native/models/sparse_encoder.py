@@ -136,6 +136,16 @@ class SparseEncoder(TextEncoder):
         """The tasks of a model that treats them differently, such as "query" and "document"; else empty."""
         return self._routes.tasks
 
+    def looks_up(self, task: str | None = None) -> bool:
+        """Return whether texts of a task are looked up, without a computation of the layers.
+
+        Parameters
+        ----------
+        task : str, optional
+            As for `encode`.
+        """
+        return self._routes.words_of(f"{type(self).__name__}.looks_up", task) is not None
+
     @classmethod
     def from_pretrained(
         cls, model: str | PathLike[str], *, dtype: DTypeLike = "float32", weight_dtype: WeightDType = None

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import tiny_bert
 import tiny_tokenizers
+from checkpoints import write_folder
 
 TEXTS = ["the dog", "", "abba a dog", "unknown", "the " * 50, "[CLS] a"]
 _SIZES = {
@@ -70,3 +73,28 @@ def write(folder: Path, family: str = "bert", with_router: bool = False, **optio
         model = sentence_transformers.SparseEncoder(modules=[router], device="cpu", similarity_fn_name="dot", **options)
     model.save_pretrained(str(folder), create_model_card=False)
     return folder
+
+
+def write_files(folder: Path) -> Path:
+    """Write a model with a router, without torch: a transformer in its folder, and static numbers of tokens."""
+    tiny_bert.write_masked(folder)
+    modules, words = "sentence_transformers.sparse_encoder.models.", "query_0_SparseStaticEmbedding"
+    kinds = {words: "SparseStaticEmbedding", "": "MLMTransformer", "document_1_SpladePooling": "SpladePooling"}
+    router = {
+        "types": {name: f"{modules}{kind}.{kind}" for name, kind in kinds.items()},
+        "structure": {"query": [words], "document": ["", "document_1_SpladePooling"]},
+        "parameters": {"default_route": "document", "allow_empty_key": True},
+    }
+    pooling = {"pooling_strategy": "max", "activation_function": "log1p_relu", "word_embedding_dimension": None}
+    files = {
+        "modules.json": [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}],
+        "router_config.json": router,
+        "config_sentence_transformers.json": {"model_type": "SparseEncoder", "prompts": {"query": "the "}},
+        "document_1_SpladePooling/config.json": pooling,
+        f"{words}/config.json": {"frozen": True},
+        f"{words}/tokenizer.json": json.loads(tiny_bert.tokenizer().to_str()),
+        f"{words}/tokenizer_config.json": {"model_max_length": 12},
+    }
+    numbers = np.random.default_rng(5).uniform(0.5, 3, tiny_bert.config()["vocab_size"]).astype(np.float32)
+    write_folder(folder / words, {}, {"weight": numbers})
+    return write_folder(folder, files)

@@ -130,6 +130,13 @@ def read_sparse_modules(directory: Path) -> SparseModules | None:
     return SparseModules(transformer, pooling, {})
 
 
+def lists_sparse(directory: Path) -> bool:
+    """Return whether modules.json lists the modules of a SparseEncoder. The file can be missing."""
+    path = directory / "modules.json"
+    kinds = [kind for kind, _ in _entries(path)] if path.exists() else []
+    return kinds == ["Router"] or kinds in _SPLADE
+
+
 def _of_router(folder: Path) -> SparseModules:
     """Return the modules of a Router by its router_config.json, which has the modules of each task."""
     path = folder / "router_config.json"
