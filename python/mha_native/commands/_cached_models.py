@@ -29,7 +29,15 @@ from ..models.files.gguf_names import find_gguf, gguf_files
 from ..models.files.hub_cache import FOLDER_PREFIX, snapshot_folder, weights_in
 from ..models.files.json_files import read_json, require_file
 from ..models.files.language_files import read_end_tokens
-from ..models.files.modules_json import first_transformer, read_image_modules, read_modules, read_transformer
+from ..models.files.modules_json import (
+    SparseModules,
+    first_transformer,
+    lists_sparse,
+    read_image_modules,
+    read_modules,
+    read_sparse_modules,
+    read_transformer,
+)
 from ..models.files.sentence_files import read_image_modalities, read_sentence_config
 from ..models.files.source import Source
 from ..models.files.special_tokens import read_special_tokens
@@ -38,6 +46,7 @@ from ..models.heads.classification import TEXTS, TOKENS, head_of
 from ..models.heads.embedding import read_head
 from ..models.heads.images import image_head_of, label_head_of, task_of
 from ..models.heads.labels import read_labels
+from ..models.heads.masked_language import masked_head_of
 from ..models.image_encoder import open_images
 from ..models.images.preprocessing import read_preprocessing
 from ..models.kinds import (
@@ -48,6 +57,7 @@ from ..models.kinds import (
     IMAGE_EMBEDDINGS,
     IMAGE_TEXT_EMBEDDINGS,
     LANGUAGE,
+    SPARSE,
     SPEECH,
     TOKEN_CLASSIFIER,
     kind_of,
@@ -134,11 +144,14 @@ def _describe_file(path: Path, found: dict[str, Any]) -> None:
 
 
 def _describe_folder(home: Path, found: dict[str, Any]) -> None:
-    modules = read_image_modules(home)
-    folder = modules[0].folder if modules else first_transformer(home)
+    is_sparse, modules = lists_sparse(home), read_image_modules(home)
+    if is_sparse:
+        folder = _sparse_modules(home).transformer
+    else:
+        folder = modules[0].folder if modules else first_transformer(home)
     config = speech_in(home).config if is_ctranslate2(home) else read_json(folder / "config.json", dict)
     family = str(config.get("model_type"))
-    name = kind_of(home, config)
+    name = SPARSE if is_sparse else kind_of(home, config)
     found |= {"family": family, "kind": name}
     kind = None if name is None else _KINDS[name]
     if kind is None or family not in families_of(kind.role):
@@ -157,6 +170,19 @@ def _check_embedding(home: Path, folder: Path) -> None:
             with Checkpoint(step.folder, step.tensor_shapes().items()):
                 pass
     with opened.tensors():
+        pass
+
+
+def _sparse_modules(home: Path) -> SparseModules:
+    return read_sparse_modules(home) or SparseModules(home, home, {})
+
+
+def _check_sparse(home: Path, folder: Path) -> None:
+    read_settings(home, "SparseEncoder")
+    opened = _encoder(folder, True, "fill-mask")
+    for words in _sparse_modules(home).words.values():
+        require_file(words / "tokenizer.json")
+    with opened.tensors(masked_head_of(opened).tensor_shapes()):
         pass
 
 
@@ -239,6 +265,7 @@ def _packages(source: Source) -> tuple[str, ...]:
 
 _KINDS = {
     EMBEDDINGS: _Kind(EMBEDDING, _check_embedding),
+    SPARSE: _Kind(EMBEDDING, _check_sparse),
     LANGUAGE: _Kind(GENERATION, _check_language_folder),
     ENCODER_DECODER: _Kind(TEXT_TO_TEXT, _check_text_to_text),
     CLASSIFIER: _Kind(EMBEDDING, partial(_check_classifier, task=TEXTS)),

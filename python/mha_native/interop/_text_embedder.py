@@ -16,9 +16,9 @@ from ..functions.progress import fill_rows, is_wanted
 from ..layers._constructor_arguments import checked_size
 from ..models import SentenceEncoder
 from ..models.text.inputs import checked_texts
+from ..models.text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from ..sentence_transformers import SentenceTransformer
 from ..sentence_transformers._arguments import check_device
-from ..sentence_transformers._sentence_transformer import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from ._shared_model import SharedModel, check_dict
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """Pretrained models from their files: embeddings and labels of texts and images, entities, text and speech."""
 
+from .bge_m3 import BGEM3Encoder
 from .causal_lm import CausalLM, Completion, GenerationStatistics, TextScore, TokenLogprobs
 from .image_classifier import ImageClassifier
 from .image_encoder import ImageEncoder
@@ -13,6 +14,7 @@ from .text_classifier import TextClassifier
 from .token_classifier import TokenClassifier
 
 __all__ = [
+    "BGEM3Encoder",
     "CausalLM",
     "Completion",
     "EncodedSpeech",

@@ -8,7 +8,7 @@ from .architecture.family import EMBEDDING, GENERATION, IMAGES, SPEECH_TO_TEXT, 
 from .architecture.registry import families_of
 from .heads.classification import TEXTS, TOKENS
 
-EMBEDDINGS, LANGUAGE, ENCODER_DECODER = "embedding", "language model", "encoder-decoder"
+EMBEDDINGS, SPARSE, LANGUAGE, ENCODER_DECODER = "embedding", "sparse embedding", "language model", "encoder-decoder"
 CLASSIFIER, TOKEN_CLASSIFIER, SPEECH = "classifier", "token classifier", "speech model"
 IMAGE_EMBEDDINGS, IMAGE_TEXT_EMBEDDINGS = "image embedding", "image and text embedding"
 IMAGE_CLASSIFIER = "image classifier"

@@ -16,22 +16,17 @@ from ..models import SentenceEncoder
 from ..models.text.inputs import checked_texts
 from ._arguments import find_model, read_arguments
 from ._images import ImageModel, open_image_model
-from ._model import EncoderLength, Model, Pool, check_processes
+from ._model import Embedder, Pool, check_processes
 from ._quantization import Precision, check_precision, quantize_embeddings
 from ._similarity import SimilarityFunction, checked_name
 from ._tensors import as_tensor, results
-from ._text_tokenizer import TextTokenizer
 
 _OUTPUTS = ("sentence_embedding", "token_embeddings", None)
-
-# Names of prompts; the first that a model has counts.
-QUERY_PROMPTS = ("query",)
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 _logger = logging.getLogger(__name__)
 
 
-class SentenceTransformer(EncoderLength, Model):
+class SentenceTransformer(Embedder):
     """Embeddings of texts or images by a pretrained model, a drop-in for the class of sentence-transformers 6.2.
 
     Parameters
@@ -96,6 +91,8 @@ class SentenceTransformer(EncoderLength, Model):
     >>> model.similarity(embeddings[0], embeddings).round(2)
     array([[1.  , 0.78, 0.05]], dtype=float32)
     """
+
+    _encoder: SentenceEncoder | ImageModel
 
     def __init__(
         self,
@@ -228,75 +225,6 @@ class SentenceTransformer(EncoderLength, Model):
                 embeddings = quantize_embeddings(embeddings, precision)
         return results(function, embeddings, is_one, convert_to_numpy, convert_to_tensor)
 
-    def encode_query(
-        self,
-        inputs: Any = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """Embed queries: `encode` with the prompt "query", unless you give another one."""
-        if prompt_name is None and prompt is None:
-            prompt_name = self._first_name(QUERY_PROMPTS)
-        return self.encode(inputs, prompt_name, prompt, *args, **kwargs)
-
-    def encode_document(
-        self,
-        inputs: Any = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """Embed documents: `encode` with the first of the prompts "document", "passage" and "corpus" that the model
-        has, unless you give another one."""
-        if prompt_name is None and prompt is None:
-            prompt_name = self._first_name(DOCUMENT_PROMPTS)
-        return self.encode(inputs, prompt_name, prompt, *args, **kwargs)
-
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Compute the similarity of each of `embeddings1` to each of `embeddings2`, by `similarity_fn_name`.
-
-        Parameters
-        ----------
-        embeddings1 : [N, E] or [E]
-            An array, a tensor of torch, or a list of either.
-        embeddings2 : [M, E] or [E]
-
-        Returns
-        -------
-        scores : [N, M]
-            A tensor if an argument is one, or a list of them; else an array.
-        """
-        with in_the_name_of(f"{type(self).__name__}.similarity"):
-            return SimilarityFunction.to_similarity_fn(self.similarity_fn_name)(embeddings1, embeddings2)
-
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Compute the similarity of `embeddings1` [N, E] and `embeddings2` [N, E] at the same index.
-
-        Returns
-        -------
-        scores : [N]
-            A tensor if an argument is one, or a list of them; else an array.
-        """
-        with in_the_name_of(f"{type(self).__name__}.similarity_pairwise"):
-            return SimilarityFunction.to_similarity_pairwise_fn(self.similarity_fn_name)(embeddings1, embeddings2)
-
-    @property
-    def similarity_fn_name(self) -> str:
-        """ "cosine", "dot", "euclidean" or "manhattan". You can set it, also to a SimilarityFunction."""
-        return self._encoder.similarity_fn_name if self._similarity is None else self._similarity
-
-    @similarity_fn_name.setter
-    def similarity_fn_name(self, similarity_fn_name: str | SimilarityFunction | None) -> None:
-        given = similarity_fn_name
-        self._similarity = "cosine" if given is None else checked_name(type(self).__name__, given)
-
-    def get_max_seq_length(self) -> int:
-        """Return `max_seq_length`."""
-        return self.max_seq_length
-
     @property
     def truncate_dim(self) -> int | None:
         """The number of features of an embedding that calls keep by default; None keeps all. You can set it."""
@@ -317,14 +245,6 @@ class SentenceTransformer(EncoderLength, Model):
         finally:
             self.truncate_dim = before
 
-    def get_embedding_dimension(self) -> int:
-        """Return E, the features of an embedding."""
-        return self._encoder.embed_dim
-
-    def get_sentence_embedding_dimension(self) -> int:
-        """Return E; the old name of `get_embedding_dimension`."""
-        return self.get_embedding_dimension()
-
     @property
     def modalities(self) -> list[str]:
         """The kinds of inputs that the model takes: "text", "image", or both."""
@@ -333,16 +253,6 @@ class SentenceTransformer(EncoderLength, Model):
     def supports(self, modality: str) -> bool:
         """Return whether the model takes inputs of a kind."""
         return modality in self.modalities
-
-    @property
-    def tokenizer(self) -> TextTokenizer:
-        """A copy of the tokenizer, with the methods ``encode``, ``tokenize`` and ``decode``."""
-        return TextTokenizer(self._encoder._tokenizer.uncut())
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the computation, for NumPy."""
-        return self._encoder.dtype
 
     def encode_multi_process(
         self,
@@ -371,17 +281,6 @@ class SentenceTransformer(EncoderLength, Model):
             chunk_size=chunk_size,
         )
         return embeddings
-
-    def __repr__(self) -> str:
-        return repr(self._encoder).replace(type(self._encoder).__name__, type(self).__name__, 1)
-
-    def _first_name(self, names: tuple[str, ...]) -> str | None:
-        """Return the first of `names` that is a prompt of the model."""
-        return next((name for name in names if name in self.prompts), None)
-
-    def _first_prompt(self, function: str, names: tuple[str, ...]) -> str:
-        """Return the first prompt among `names`, or the default prompt."""
-        return self._prompt(function, self._first_name(names), None)
 
     def _embeddings(
         self, texts: list[Any], prompt: str, truncate_dim: int | None, normalize: bool | None, shows: bool

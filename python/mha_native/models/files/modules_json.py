@@ -1,5 +1,6 @@
 """modules.json of sentence-transformers: the steps from a text to its embedding, each with its folder."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ _AUTHORS = (
 )
 
 _BEHIND_POOLING = ("Dense", "Normalize")
+_SPLADE = (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"])  # the latter is the older name
 
 # Modules that can be in the folder of the whole model.
 _FIRST = ("Transformer", "MLMTransformer", "StaticEmbedding", "CLIPModel")
@@ -119,9 +121,19 @@ def read_logit_score(directory: Path) -> tuple[Path, Entries] | None:
     return transformer.folder, Entries.read(score.folder / "config.json")
 
 
-def read_splade(directory: Path) -> tuple[Path, Entries] | None:
-    """Return the folder of the Transformer and the settings of the SpladePooling after it, the modules of a
-    SparseEncoder; None without modules.json.
+class SparseModules(NamedTuple):
+    """The modules of a SparseEncoder: a Transformer with a SpladePooling, and static words for some tasks."""
+
+    transformer: Path
+    pooling: Path
+    words: Mapping[str, Path]  # folders of SparseStaticEmbedding, by the tasks whose texts they read
+    tasks: tuple[str, ...] = ()  # of a Router; without one tasks have no effect
+    default_task: str | None = None
+
+
+def read_sparse_modules(directory: Path) -> SparseModules | None:
+    """Return the modules of a SparseEncoder: Transformer and SpladePooling, or a Router to them for some tasks and to
+    a SparseStaticEmbedding for others; None without modules.json.
 
     Raises the errors of `read_modules`.
     """
@@ -129,14 +141,69 @@ def read_splade(directory: Path) -> tuple[Path, Entries] | None:
     if not path.exists():
         return None
     entries = _entries(path)
+    if [kind for kind, _ in entries] == ["Router"]:
+        folder: Any = entries[0][1].get("path")
+        if folder not in ("", ".") and not is_below(folder):
+            raise ValueError(f"{path} must have the Router in its folder or below it; got {shown(folder)}")
+        return _of_router(path.parent / folder)
     kinds = [kind for kind, _ in entries]
-    if kinds not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
+    if kinds not in _SPLADE:
         raise ValueError(
-            f"{path} must list Transformer and SpladePooling, as sentence-transformers has them for a SparseEncoder; "
-            f"got {listed(kinds) or 'nothing'}"
+            f"{path} must list Transformer and SpladePooling, as sentence-transformers has them for a SparseEncoder, "
+            f"or a Router; got {listed(kinds) or 'nothing'}"
         )
-    transformer, pooling = (_module(path, *entry) for entry in entries)
-    return transformer.folder, Entries.read(pooling.folder / "config.json")
+    transformer, pooling = (_module(path, *entry).folder for entry in entries)
+    return SparseModules(transformer, pooling, {})
+
+
+def lists_sparse(directory: Path) -> bool:
+    """Return whether modules.json lists the modules of a SparseEncoder. The file can be missing."""
+    path = directory / "modules.json"
+    kinds = [kind for kind, _ in _entries(path)] if path.exists() else []
+    return kinds == ["Router"] or kinds in _SPLADE
+
+
+def _of_router(folder: Path) -> SparseModules:
+    """Return the modules of a Router by its router_config.json, which has the modules of each task."""
+    path = folder / "router_config.json"
+    entries = Entries.read(path)
+    entries.refuse_others(("types", "structure", "parameters"))
+    types, structure, parameters = (_object(entries, name) for name in ("types", "structure", "parameters"))
+    splade: list[tuple[Path, Path]] = []
+    words: dict[str, Path] = {}
+    for task, names in structure.items():
+        if not isinstance(names, list) or not all(isinstance(name, str) and name in types for name in names):
+            raise ValueError(f"{path}: structure must have lists of modules in types; got {shown(names)} for {task}")
+        kinds = [_kind(types[name]) for name in names]
+        if kinds not in (*_SPLADE, ["SparseStaticEmbedding"]):
+            raise ValueError(
+                f"{path} must have Transformer and SpladePooling, or SparseStaticEmbedding, for each task; got "
+                f"{listed(kinds) or 'nothing'} for {task}"
+            )
+        folders = [_module(path, kind, {"path": name}).folder for kind, name in zip(kinds, names, strict=True)]
+        if len(folders) == 1:
+            words[task] = folders[0]
+        else:
+            splade.append((folders[0], folders[1]))
+    if len(set(splade)) != 1:
+        raise ValueError(f"{path} must have one Transformer with one SpladePooling; got {len(set(splade))}")
+    given = Entries(path, parameters)
+    given.refuse_others(("default_route", "allow_empty_key", "route_mappings"))
+    given.refuse({"route_mappings": "tasks are the names of routes"})
+    tasks = tuple(structure)
+    default = parameters.get("default_route")
+    if default is None:
+        default = tasks[0] if given.flag("allow_empty_key", True) else None
+    elif default not in tasks:
+        raise ValueError(f"{path}: default_route must be one of {listed(tasks)}; got {shown(default)}")
+    return SparseModules(*splade[0], words, tasks, default)
+
+
+def _object(entries: Entries, name: str) -> dict[str, Any]:
+    value = entries.values.get(name)
+    if not isinstance(value, dict):
+        raise ValueError(f"{entries.path}: {name} must be an object; got {shown(value)}")
+    return value
 
 
 def first_transformer(directory: Path) -> Path:

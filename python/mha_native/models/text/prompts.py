@@ -7,6 +7,11 @@ from ...functions.messages import listed, name_of_type, shown
 from ..files.entries import Entries
 
 _USUAL = {"query": "", "document": ""}  # every model has these prompts, which can be empty
+
+# Names of prompts of queries and of documents; the first that a model has counts.
+QUERY_PROMPTS = ("query",)
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+
 SETTINGS_FILE = "config_sentence_transformers.json"
 _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
