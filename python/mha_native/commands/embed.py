@@ -70,8 +70,8 @@ def run(options: argparse.Namespace) -> None:
             refuse("--output does not go with --explain")
         if options.prompt is not None or options.prompt_name is not None:
             refuse("a prompt does not go with --explain")
-    if options.sparse and (options.ray or options.explain is not None):
-        refuse("--sparse does not go with --ray and --explain")
+    if options.sparse and options.explain is not None:
+        refuse("--sparse does not go with --explain")
     if not options.sparse and (options.task is not None or options.max_active_dims is not None):
         refuse("--task and --max-active-dims need --sparse")
     if options.explain is None and options.plot is not None:
