@@ -16,10 +16,11 @@ constexpr std::pair<const char*, Activation> kActivations[] = {{"relu", Activati
                                                                {"gelu", Activation::gelu},
                                                                {"gelu_tanh", Activation::gelu_tanh},
                                                                {"silu", Activation::silu},
-                                                               {"swiglu_oai", Activation::swiglu_oai}};
+                                                               {"swiglu_oai", Activation::swiglu_oai},
+                                                               {"quick_gelu", Activation::quick_gelu}};
 
 inline Activation activation_called(const char* function, py::handle name) {
-  const char* const rule = "'relu', 'gelu', 'gelu_tanh', 'silu' or 'swiglu_oai'";
+  const char* const rule = "'relu', 'gelu', 'gelu_tanh', 'silu', 'swiglu_oai' or 'quick_gelu'";
   if (!PyUnicode_Check(name.ptr())) throw py::type_error(describe(function, "activation", rule, name));
   for (const auto& [known, activation] : kActivations)
     if (PyUnicode_CompareWithASCIIString(name.ptr(), known) == 0) return activation;

@@ -24,8 +24,8 @@ using ActivationsOf = testing::RowKernelsOf<T>;
 using Elements = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(ActivationsOf, Elements);
 
-constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu,
-                                       Activation::swiglu_oai};
+constexpr Activation kActivations[] = {Activation::relu, Activation::gelu,       Activation::gelu_tanh,
+                                       Activation::silu, Activation::swiglu_oai, Activation::quick_gelu};
 
 /// One weight panel, in memory with the alignment that PackedLinear gives it.
 template <class T>
@@ -107,7 +107,8 @@ std::vector<T> activated(const DTypeKernels& kernels, Activation activation, std
 long double tail(Activation activation, long double a) {
   if (activation == Activation::gelu) return 0.5L * std::erfc(a * std::sqrt(0.5L));
   if (activation == Activation::silu) return 1 / (1 + std::exp(a));
-  if (activation == Activation::swiglu_oai) return 1 / (1 + std::exp(1.702L * a));
+  if (activation == Activation::swiglu_oai || activation == Activation::quick_gelu)
+    return 1 / (1 + std::exp(1.702L * a));
   return 1 / (1 + std::exp(2 * std::sqrt(2 / std::acos(-1.0L)) * (a + 0.044715L * a * a * a)));
 }
 
@@ -124,17 +125,18 @@ long double expected_of(Activation activation, long double x) {
 ///              The exponent a^2 / 2 is rounded three times: 3 u a^2 / 2, of erfc's argument twice: 2 u (a^2 + 1).
 ///   gelu_tanh  2 u for the power, u each for sum, quotient and product; the exponent 2 z five times: 5 u 2 z.
 ///   silu       likewise, but the exponent a twice: 2 u a.
-///   swiglu_oai likewise, but the exponent 1.702 a four times: 4 u 1.702 a.
+///   swiglu_oai and quick_gelu likewise, but the exponent 1.702 a four times: 4 u 1.702 a.
 /// Exponentials too small for a normal number may be 0 (of double from 2^-1080 on): less than two such numbers times a.
 template <class T>
 long double bound_of(Activation activation, long double x) {
   if (activation == Activation::relu) return 0;
   const long double a = activation == Activation::swiglu_oai ? std::abs(std::min(x, 7.0L)) : std::abs(x), eps = kEps<T>;
   const long double z = std::sqrt(2 / std::acos(-1.0L)) * (a + 0.044715L * a * a * a);
-  const long double relative = activation == Activation::gelu         ? 14 + a * a
-                               : activation == Activation::silu       ? 3 + a
-                               : activation == Activation::swiglu_oai ? 3 + 3.404L * a
-                                                                      : 3 + 5 * z;
+  const bool is_quick = activation == Activation::swiglu_oai || activation == Activation::quick_gelu;
+  const long double relative = activation == Activation::gelu   ? 14 + a * a
+                               : activation == Activation::silu ? 3 + a
+                               : is_quick                       ? 3 + 3.404L * a
+                                                                : 3 + 5 * z;
   return (relative * a * tail(activation, a) + std::abs(expected_of(activation, x))) * eps +
          2 * (a + 1) * static_cast<long double>(std::numeric_limits<T>::min());
 }

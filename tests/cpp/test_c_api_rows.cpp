@@ -117,8 +117,8 @@ TEST(CApiRows, FeedForward) {
   const mha_tensor c_up = c_tensor(up), c_down = c_tensor(down), c_bias1 = c_tensor(bias1), c_x = c_tensor(x);
   const mha_feed_forward_weights weights = {
       {&c_up, &c_bias1, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {&c_down, nullptr, nullptr, MHA_WEIGHT_FORMAT_PLAIN}, {}};
-  for (const mha_activation activation :
-       {MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU, MHA_ACTIVATION_GELU_TANH, MHA_ACTIVATION_SILU}) {
+  for (const mha_activation activation : {MHA_ACTIVATION_NONE, MHA_ACTIVATION_RELU, MHA_ACTIVATION_GELU,
+                                          MHA_ACTIVATION_GELU_TANH, MHA_ACTIVATION_SILU, MHA_ACTIVATION_QUICK_GELU}) {
     mha_feed_forward* layer = nullptr;
     ASSERT_EQ(mha_feed_forward_create(&weights, activation, MHA_WEIGHT_FORMAT_PLAIN, &layer), MHA_OK)
         << mha_last_error();

@@ -61,8 +61,20 @@ void fuzz_transformer(Choices& c, Tally& tally) {
       return;
   }
 
+  std::vector<Cache> memory_caches;
+  std::vector<const mha_cache*> memory_handles;
+  const auto keep_memories = [&](Call& call, std::ptrdiff_t num_memories) {
+    for (const mha_transformer_layer& layer : layers) {
+      const mha_layer_config s = mha_layer_config_of(layer.cross_attention);
+      memory_caches.push_back(
+          filled_cache(c, tally, {num_memories, s.num_kv_heads, 7, s.head_dim, s.value_head_dim, dtype}));
+      memory_handles.push_back(memory_caches.back().handle);
+      call.cache(memory_caches.back().handle);
+    }
+  };
+
   const std::ptrdiff_t batch = c.between(1, 3), rows = c.once_in(8) ? c.between(60, 140) : c.between(0, 9);
-  if (!reads_memory && c.once_in(3)) {
+  if (c.once_in(3)) {
     Call call("mha_transformer_forward_varlen", c, tally);
     const std::vector<std::int64_t> starts = any_offsets(c, batch, rows);
     std::vector<std::int64_t> counts;
@@ -72,19 +84,32 @@ void fuzz_transformer(Choices& c, Tally& tally) {
     Argument& out = in_place ? call.in_place_of(x) : call.tensor(dtype, {starts.back(), width}, Role::output);
     const auto& texts_at = call.pointer(call.integers(starts));
     const ScoreOptions options(call, dtype, {1, config.num_heads, starts.back(), starts.back(), &counts});
+    mha_transformer_extras extras{};
+    if (reads_memory) {
+      const std::ptrdiff_t num_memories = c.between(1, 4);
+      keep_memories(call, num_memories);
+      extras.memory_caches = memory_handles.data();
+      std::vector<std::int64_t> memories;  // those that read one memory are neighbours
+      for (std::ptrdiff_t b = 0, memory = c.below(2); b < batch; ++b, memory += c.below(2)) memories.push_back(memory);
+      if (memories.back() >= num_memories) call.expect_refusal("a memory that is not there");
+      if (c.once_in(16) && batch > 2 && memories[0] != memories[1]) {
+        memories[2] = memories[0];
+        call.expect_refusal("rows of one memory that are not neighbours");
+      }
+      if (num_memories != batch || !c.once_in(4)) extras.memory_sequences = call.integers(memories);
+    }
     call.mutate();
     call.run([&](int threads) {
       const mha_attention_options with = options.at(threads);
-      return mha_transformer_forward_varlen(stack.handle, x.get(), texts_at, batch, out.get(), &with, nullptr);
+      return mha_transformer_forward_varlen(stack.handle, x.get(), texts_at, batch, out.get(), &with, &extras);
     });
     return;
   }
 
   Call call("mha_transformer_forward", c, tally);
   const bool over_caches = c.once_in(2);
-  std::vector<Cache> caches, memory_caches;
+  std::vector<Cache> caches;
   std::vector<mha_cache*> handles;
-  std::vector<const mha_cache*> memory_handles;
   std::vector<std::int64_t> lengths;
   const std::vector<std::int64_t> more = any_counts(c, batch, rows);
   const bool is_padded = over_caches && c.once_in(2);
@@ -110,12 +135,7 @@ void fuzz_transformer(Choices& c, Tally& tally) {
     if (after > 2 * rows + 5) call.expect_refusal("more tokens than there is room for");
   }
   const bool keeps_memory = reads_memory && c.once_in(2);
-  for (std::ptrdiff_t i = 0; keeps_memory && i < count; ++i) {
-    const mha_layer_config s = mha_layer_config_of(layers[std::size_t(i)].cross_attention);
-    memory_caches.push_back(filled_cache(c, tally, {batch, s.num_kv_heads, 7, s.head_dim, s.value_head_dim, dtype}));
-    memory_handles.push_back(memory_caches.back().handle);
-    call.cache(memory_caches.back().handle);
-  }
+  if (keeps_memory) keep_memories(call, batch);
   const bool in_place = c.once_in(3);
   const Call::Extents extents{batch, rows, width};
   Argument& x = in_place ? call.dense(dtype, extents) : call.tensor(dtype, extents);

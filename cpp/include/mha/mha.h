@@ -513,7 +513,8 @@ enum {
   MHA_ACTIVATION_GELU,
   MHA_ACTIVATION_GELU_TANH,
   MHA_ACTIVATION_SILU,
-  MHA_ACTIVATION_SWIGLU_OAI /* its factor is 1 + clamp(up, -7, 7), not up */
+  MHA_ACTIVATION_SWIGLU_OAI, /* its factor is 1 + clamp(up, -7, 7), not up */
+  MHA_ACTIVATION_QUICK_GELU
 };
 /* out = activation(x) * up. up: null for 1; all are of the shape of x. */
 MHA_API mha_status mha_activate(mha_activation activation, const mha_tensor* x, const mha_tensor* up,

@@ -61,26 +61,8 @@ void project(const PackedLinear& packed, const TensorView& x, const MutableTenso
   call.run();
 }
 
-/// Multiply-adds that the time of packing a number is worth.
-constexpr double kPackingWork = 8;
-
-/// Weights for one call, packed by its threads.
-struct WeightsOfCall {
-  WeightsOfCall(const LinearWeights& given, int num_threads)
-      : weights(given), packed(given, given.out_features(), WeightFormat::plain, PackedLinear::Unpacked()) {
-    const double work = kPackingWork * double(packed.segment_columns()) * double(packed.in_features());
-    const Phase phase{packed.panels(), &pack_panel, this};
-    run_phases(&phase, 1, threads_for(num_threads, packed.panels(), work));
-  }
-
-  static void pack_panel(const void* context, Index panel, int) {
-    WeightsOfCall& call = *static_cast<WeightsOfCall*>(const_cast<void*>(context));
-    call.packed.pack(call.weights, panel);
-  }
-
-  const LinearWeights& weights;
-  PackedLinear packed;
-};
+/// Multiply-adds that the time of dequantizing a number is worth.
+constexpr double kDequantizingWork = 8;
 
 /// The state of the tasks of dequantize(), each of one row.
 struct RowsOfBlocks {
@@ -171,13 +153,14 @@ void linear(const TensorView& x, const LinearWeights& weights, const MutableTens
   validate_linear_rows(f, dtype, weights.in_features(), weights.out_features(), x, out);
   check_output(f, "out", out, {{"weight", weights.weight}, {"bias", weights.bias}});
   if (!has_elements(x)) return;
-  project(WeightsOfCall(weights, num_threads).packed, x, out, num_threads);
+  const PackedLinear packed(weights, weights.out_features(), WeightFormat::plain, num_threads);
+  project(packed, x, out, num_threads);
 }
 
 void dequantize(const LinearWeights& weights, const MutableTensorView& out, int num_threads) {
   validate_dequantize(weights, out);
   const RowsOfBlocks rows{weights, out};
-  const double work = kPackingWork * double(out.extents[0]) * double(out.extents[1]);
+  const double work = kDequantizingWork * double(out.extents[0]) * double(out.extents[1]);
   const Phase phase{out.extents[0], &RowsOfBlocks::dequantize_row, &rows};
   run_phases(&phase, 1, threads_for(num_threads, out.extents[0], work));
 }

@@ -12,7 +12,8 @@ static_assert(static_cast<int>(Activation::none) == MHA_ACTIVATION_NONE &&
               static_cast<int>(Activation::gelu) == MHA_ACTIVATION_GELU &&
               static_cast<int>(Activation::gelu_tanh) == MHA_ACTIVATION_GELU_TANH &&
               static_cast<int>(Activation::silu) == MHA_ACTIVATION_SILU &&
-              static_cast<int>(Activation::swiglu_oai) == MHA_ACTIVATION_SWIGLU_OAI);
+              static_cast<int>(Activation::swiglu_oai) == MHA_ACTIVATION_SWIGLU_OAI &&
+              static_cast<int>(Activation::quick_gelu) == MHA_ACTIVATION_QUICK_GELU);
 static_assert(static_cast<int>(NormKind::layer) == MHA_NORM_LAYER && static_cast<int>(NormKind::rms) == MHA_NORM_RMS &&
               static_cast<int>(NormKind::rms_unit_offset) == MHA_NORM_RMS_UNIT_OFFSET);
 static_assert(static_cast<int>(Reduction::mean) == MHA_REDUCTION_MEAN &&
@@ -29,7 +30,7 @@ const Linear& linear_layer_of(const mha_linear* layer) { return object(layer, "l
 const FeedForward& feed_forward_of(const mha_feed_forward* layer) { return object(layer, "feed_forward"); }
 
 Activation activation_of(mha_activation activation) {
-  return enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_SWIGLU_OAI + 1);
+  return enumerator<Activation>("activation", "mha_activation", activation, MHA_ACTIVATION_QUICK_GELU + 1);
 }
 
 /// FeedForwardWeights, or the outputs of the same names.

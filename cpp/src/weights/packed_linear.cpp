@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "mha/half_precision.hpp"
+#include "platform/cancellation.hpp"
+#include "platform/floating_point_state.hpp"
+#include "platform/parallel.hpp"
 #include "views/sizes.hpp"
 #include "weights/blocks.hpp"
 #include "weights/int8_scale.hpp"
@@ -82,9 +86,25 @@ float largest_magnitude(const TensorView& weight, Index row) {
   return most;
 }
 
+/// Multiply-adds that the time of packing a number is worth, in the formats that take least.
+constexpr double kPackingWork = 8;
+
 }  // namespace
 
-PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, WeightFormat format, Unpacked)
+/// The tasks of packing, one for each panel.
+struct PackedLinear::Packing {
+  PackedLinear& packed;
+  const LinearWeights& weights;
+  std::vector<Int4Row> int4;  // one for each worker
+
+  static void pack_panel(const void* context, Index panel, int worker) {
+    const FloatingPointState state(Subnormals::kept);
+    Packing& all = *static_cast<Packing*>(const_cast<void*>(context));
+    all.packed.pack(all.weights, panel, all.int4[static_cast<std::size_t>(worker)]);
+  }
+};
+
+PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, WeightFormat format, int num_threads)
     : dtype_(weights.weight.dtype == DType::int8 ? DType::f32 : weights.weight.dtype),
       format_(has_blocks(weights.block_format) ? weights.block_format : format),
       has_bias_(bool(weights.bias)),
@@ -98,9 +118,18 @@ PackedLinear::PackedLinear(const LinearWeights& weights, Index segment_columns, 
   panels_ = round_up(segments_ * padded_segment_columns_ * column_bytes(dtype_), kPanelBytes) / kPanelBytes;
   const std::size_t bytes = static_cast<std::size_t>(bias_at(panels_));
   data_ = allocate_weights(bytes);
+  const double work = kPackingWork * double(weights.out_features()) * double(in_features_);
+  const int threads = threads_for(num_threads, panels_, work);
+  const Int4Row row(format_ == WeightFormat::int4 ? in_features_ : 0);
+  const Packing packing{*this, weights, std::vector<Int4Row>(static_cast<std::size_t>(threads), row)};
+  const Phase phase{panels_, &Packing::pack_panel, &packing};
+  run_phases(&phase, 1, threads);
 }
 
-void PackedLinear::pack(const LinearWeights& weights, Index panel) {
+void PackedLinear::pack(const LinearWeights& weights, Index panel, Int4Row& int4) {
+  // Zeros, where there are no columns or features. They are still in level 2 when weights take their place.
+  std::memset(data_.get() + panel * panel_bytes(), 0, static_cast<std::size_t>(panel_bytes()));
+  std::memset(data_.get() + bias_at(panel), 0, static_cast<std::size_t>(bias_at(panel + 1) - bias_at(panel)));
   if (format_ == WeightFormat::plain || format_ == WeightFormat::bf16)
     with_types([&](auto packed, auto number) {
       using Packed = decltype(packed);
@@ -108,8 +137,8 @@ void PackedLinear::pack(const LinearWeights& weights, Index panel) {
           panel, weights.weight, [](Packed& to, const auto& from) { to = converted<Packed>(from); });
     });
   if (has_blocks(format_)) pack_blocks(weights.weight, panel);
-  Int4Row int4(format_ == WeightFormat::int4 ? in_features_ : 0);
   for_each_feature(panel, [&](Index feature, std::byte* column, std::byte* bias_row) {
+    if (Cancellation::of_this_thread().is_set()) return;
     if (has_bias_) convert(bias_row, accumulator_of(dtype_), element(weights.bias, feature), dtype_);
     if (format_ == WeightFormat::int4) return pack_int4(weights, feature, int4, column, bias_row);
     if (format_ == WeightFormat::int8) return pack_int8(weights, feature, column, bias_row);

@@ -19,15 +19,9 @@ namespace mha {
 class PackedLinear {
  public:
   /// @param weights weight [segments * segment_columns, in_features], any strides; of int8 only with a scale
-  PackedLinear(const LinearWeights& weights, Index segment_columns, WeightFormat format = WeightFormat::plain)
-      : PackedLinear(weights, segment_columns, format, Unpacked()) {
-    for (Index panel = 0; panel < panels_; ++panel) pack(weights, panel);
-  }
-
-  struct Unpacked {};
-  /// Room for these weights. pack() of each panel, which may run on several threads at once, brings them there.
-  PackedLinear(const LinearWeights& weights, Index segment_columns, WeightFormat format, Unpacked unpacked);
-  void pack(const LinearWeights& weights, Index panel);
+  /// @param num_threads threads that pack; 0: the default of runtime.hpp. Bits do not depend on it.
+  PackedLinear(const LinearWeights& weights, Index segment_columns, WeightFormat format = WeightFormat::plain,
+               int num_threads = 0);
 
   /// Copies the weights to views of the shapes above: the inverse of packing, up to the rounding of the format. Empty
   /// views are left out.
@@ -60,6 +54,8 @@ class PackedLinear {
   const std::byte* bias(Index p) const { return data_.get() + bias_at(p); }
 
  private:
+  struct Packing;
+  void pack(const LinearWeights& weights, Index panel, Int4Row& int4);
   template <class Visitor>
   void for_each_feature(Index panel, Visitor visit) const;
   template <class Byte, class View, class Visitor>

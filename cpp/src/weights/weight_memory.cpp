@@ -1,7 +1,6 @@
 #include "weights/weight_memory.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 #include <new>
 
@@ -74,7 +73,6 @@ WeightMemory allocate_weights(std::size_t bytes) {
   WeightMemory memory = bytes < kLeastInHugePages ? nullptr : take_of_area(bytes);
   if (!memory) memory = allocate(bytes, kAlignment);
   if (!memory) throw AllocationError(bytes);
-  std::memset(memory.get(), 0, bytes);
   return memory;
 }
 

@@ -13,7 +13,7 @@ using WeightMemory = std::shared_ptr<std::byte[]>;
 /// The fewest bytes that lie in huge pages.
 constexpr std::size_t kLeastInHugePages = kHugePage / 32;
 
-/// `bytes` zeros, aligned to 64 bytes.
+/// `bytes` without values, aligned to 64 bytes.
 ///
 /// From kLeastInHugePages on they are a part of an area that asks for huge pages. A token reads all weights once: with
 /// pages of 4 KiB it waits for their addresses, 512 times as many, and processors fetch ahead no further than to the

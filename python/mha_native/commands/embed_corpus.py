@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from ..distributed.ray import ModelActor, actor_pool, model_arguments, ray_data
+from ..distributed.ray import SPARSE, TEXT, ModelActor, actor_pool, model_arguments, ray_data, sparse_columns
 from ..functions.messages import in_the_name_of
 from ..functions.progress import Progress
+from ..models import SparseEmbeddings
 from ..models.files.hub_cache import find_directory
 from ._corpus_blocks import Block, batches_of, blocks_of
 from ._manifest import Manifest, only_run, sha256_of
@@ -43,12 +44,14 @@ def run(options: argparse.Namespace) -> None:
     loaded(lambda: ray_data("embed"))
     folder, target = Path(options.input), Path(options.output)
     model, column, num_cpus = options.model, options.column, options.num_cpus
-    prompt = {"prompt_name": options.prompt_name, "prompt": options.prompt}
+    names = ("prompt_name", "prompt", *(("task", "max_active_dims") if options.sparse else ()))
+    given = {name: getattr(options, name) for name in names}
+    kind = SPARSE if options.sparse else TEXT
     blocks = blocks_of(folder)
     _make_folder(folder, target)
     with only_run(target), _no_partial_files(target):
-        arguments = loaded(lambda: model_arguments("embed", model, formats_of(options), prompt, num_cpus))
-        manifest = _opened_manifest(target, blocks, _made_with(model, arguments, column))
+        arguments = loaded(lambda: model_arguments("embed", model, formats_of(options), given, num_cpus, kind))
+        manifest = _opened_manifest(target, blocks, _made_with(model, arguments, given, column))
         arguments |= {"folder": str(folder.resolve()), "output": str(target.resolve()), "column": column}
         done = sum(block.output in manifest.entries for block in blocks)
         pending = [block for block in blocks if block.output not in manifest.entries]
@@ -88,16 +91,16 @@ class BlockWriter(ModelActor):
 
         with written(str(path)) as file, contextlib.ExitStack() as stack:
             writer: Any = None
-            for table, rows, damaged in self._embedded(block):
+            for table, numbers, damaged in self._embedded(block):
                 if writer is None:
                     writer = stack.enter_context(ParquetWriter(file, table.schema, use_dictionary=False))
                 writer.write_table(table)
-                counts["rows"] += len(rows)
+                counts["rows"] += len(table)
                 counts["damaged"] += damaged
-                counts["not_finite"] += int((~np.isfinite(rows).all(axis=1)).sum())
+                counts["not_finite"] += _not_finite(numbers)
 
-    def _embedded(self, block: Block) -> Iterator[tuple[Any, Array, int]]:
-        """Yield tables with their embeddings [n, E] and the number of damaged rows."""
+    def _embedded(self, block: Block) -> Iterator[tuple[Any, Array | SparseEmbeddings, int]]:
+        """Yield tables with their embeddings, which are also columns, and the number of damaged rows."""
         import pyarrow
 
         # No line begins in a block in the middle of a long line.
@@ -108,14 +111,32 @@ class BlockWriter(ModelActor):
             try:
                 where = f"{self._folder / block.file}, block {block.index}, after {count:,} rows"
                 with in_the_name_of(where, texts=f"column {self._column}"):
-                    rows = self.encode(table.column(self._column).to_pylist())
+                    found = self.encode(table.column(self._column).to_pylist())
             except (TypeError, ValueError) as error:
                 raise UserError(str(error)) from error
-            if EMBEDDING in table.column_names:
-                raise UserError(f"{self._folder / block.file} has a column {EMBEDDING} already")
-            values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.ravel()), rows.shape[1])
-            yield table.append_column(EMBEDDING, values), rows, damaged
-            count += len(rows)
+            for name, values in _columns(found).items():
+                if name in table.column_names:
+                    raise UserError(f"{self._folder / block.file} has a column {name} already")
+                table = table.append_column(name, values)
+            yield table, found, damaged
+            count += len(table)
+
+
+def _columns(found: Array | SparseEmbeddings) -> dict[str, Any]:
+    """Return embeddings as columns of pyarrow."""
+    import pyarrow
+
+    if isinstance(found, SparseEmbeddings):
+        return sparse_columns(found)
+    return {EMBEDDING: pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(found.ravel()), found.shape[1])}
+
+
+def _not_finite(found: Array | SparseEmbeddings) -> int:
+    """Return how many embeddings have a number that is not finite."""
+    if isinstance(found, SparseEmbeddings):
+        texts = np.repeat(np.arange(found.num_texts), np.diff(found.offsets))
+        return len(np.unique(texts[~np.isfinite(found.values)]))
+    return int((~np.isfinite(found).all(axis=1)).sum())
 
 
 def _make_folder(folder: Path, target: Path) -> None:
@@ -140,14 +161,15 @@ def _remove_partial_files(target: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _made_with(model: str, arguments: Mapping[str, Any], column: str) -> dict[str, Any]:
+def _made_with(model: str, arguments: Mapping[str, Any], options: Mapping[str, Any], column: str) -> dict[str, Any]:
     """Return everything that determines the bytes of embeddings, for the manifest."""
     folder = find_directory(model)
     total = hashlib.sha256()
     for path in sorted((*folder.rglob("*.json"), *folder.rglob("*.safetensors"))):
         total.update(f"{path.relative_to(folder).as_posix()} {sha256_of(path)}\n".encode())
     build = {"mha_native": _core.__version__, "isa": arguments["isa"]}
-    return {**build, "model": total.hexdigest(), "column": column, **arguments["loading"], **arguments["options"]}
+    kind = {} if arguments["kind"] == TEXT else {"kind": arguments["kind"]}  # outputs of older versions stay
+    return {**build, "model": total.hexdigest(), "column": column, **arguments["loading"], **options, **kind}
 
 
 def _opened_manifest(target: Path, blocks: list[Block], made_with: Mapping[str, Any]) -> Manifest:

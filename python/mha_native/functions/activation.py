@@ -42,7 +42,7 @@ def activation(x: Tensor, *, activation: str, up: Tensor | None = None, num_thre
     x : [...]
         NumPy array, or CPU tensor of any library that speaks DLPack, with 1 to 4 axes and any strides, in float32,
         float64, float16 or bfloat16.
-    activation : {"relu", "gelu", "gelu_tanh", "silu", "swiglu_oai"}
+    activation : {"relu", "gelu", "gelu_tanh", "silu", "swiglu_oai", "quick_gelu"}
         The function, as for `FeedForward`. "gelu" is exact; "swiglu_oai" replaces `up` by ``1 + clip(up, -7, 7)``.
     up : [...], optional
         The other factor of a gated feed-forward layer, with the shape and dtype of `x`. Default: 1.

@@ -34,6 +34,21 @@ ImportError
 {_FORMATS}truncate_dim, normalize, num_threads : optional
     These options of `mha_native.models.SentenceEncoder.encode`.
 """,
+    "sparse": f"""\
+{_FORMATS}max_active_dims, num_threads : optional
+    These options of `mha_native.models.SparseEncoder.encode`.
+""",
+    "sparse_fields": """\
+{model_name}
+{prompts}
+{sparse}
+{sparse_kwargs}
+""",
+    "sparse_kwargs": """\
+model_kwargs : dict, optional
+    Further arguments of `mha_native.sentence_transformers.SparseEncoder`, such as ``{"revision": "main"}``, which JSON
+    can hold.
+""",
     "kwargs": """\
 model_kwargs : dict, optional
     Further arguments of `mha_native.sentence_transformers.SentenceTransformer`, such as ``{"revision": "main"}``.

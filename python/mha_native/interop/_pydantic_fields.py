@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from ._sparse_embedder import SparseEmbedder
 from ._text_embedder import TextEmbedder
 from ._text_ranker import TextRanker
 
@@ -36,6 +37,24 @@ class EmbedderFields(_Fields):
         super().model_post_init(context)
         arguments = {name: getattr(self, name) for name in EmbedderFields.model_fields}
         self._embedder = TextEmbedder(type(self).__name__, **arguments)
+        self._embedder.load()
+
+
+class SparseFields(_Fields):
+    """The arguments of a `SparseEmbedder`."""
+
+    query_prompt: str | None = Field(default=None, frozen=True)
+    document_prompt: str | None = Field(default=None, frozen=True)
+    max_active_dims: int | None = Field(default=None, frozen=True)
+    num_threads: int | None = Field(default=None, frozen=True)
+
+    _embedder: SparseEmbedder = PrivateAttr()
+
+    def model_post_init(self, context: Any) -> None:
+        """Read the model."""
+        super().model_post_init(context)
+        arguments = {name: getattr(self, name) for name in SparseFields.model_fields}
+        self._embedder = SparseEmbedder(type(self).__name__, **arguments)
         self._embedder.load()
 
 

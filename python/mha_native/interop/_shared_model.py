@@ -11,7 +11,7 @@ import numpy as np
 
 from ..functions.dtypes import dtype_name, numpy_dtype
 from ..functions.messages import in_the_name_of, shown
-from ..sentence_transformers import CrossEncoder, SentenceTransformer
+from ..sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 
 # Models in use, by kind and arguments.
 _models: WeakValueDictionary[str, Any] = WeakValueDictionary()
@@ -26,7 +26,7 @@ class SharedModel:
     has the arguments as JSON holds them, without formats that are None.
     """
 
-    KIND: ClassVar[type[SentenceTransformer] | type[CrossEncoder]]
+    KIND: ClassVar[type[SentenceTransformer] | type[SparseEncoder] | type[CrossEncoder]]
 
     def __init__(
         self,
@@ -75,6 +75,13 @@ class SharedModel:
                     model = _models[key] = self.KIND(name, **arguments)
             self._model = model
         return self._model
+
+
+def check_prompts(owner: str, prompts: Mapping[str, Any]) -> None:
+    """Raise TypeError unless each of `prompts` is a str or None."""
+    for name, prompt in prompts.items():
+        if not (prompt is None or isinstance(prompt, str)):
+            raise TypeError(f"{owner}: {name} must be a str or None; got {shown(prompt)}")
 
 
 def check_dict(owner: str, name: str, kwargs: Any) -> None:

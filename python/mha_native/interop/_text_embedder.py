@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -15,11 +15,13 @@ from ..functions.messages import in_the_name_of, listed, shown
 from ..functions.progress import fill_rows, is_wanted
 from ..layers._constructor_arguments import checked_size
 from ..models import SentenceEncoder
+from ..models.images.sources import PlacedImage
 from ..models.text.inputs import checked_texts
+from ..models.text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from ..sentence_transformers import SentenceTransformer
 from ..sentence_transformers._arguments import check_device
-from ..sentence_transformers._sentence_transformer import DOCUMENT_PROMPTS, QUERY_PROMPTS
-from ._shared_model import SharedModel, check_dict
+from ..sentence_transformers._images import ImageModel
+from ._shared_model import SharedModel, check_dict, check_prompts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
@@ -83,9 +85,7 @@ class TextEmbedder(SharedModel):
         if unknown := options.keys() - EmbedderOptions.__optional_keys__:
             raise TypeError(f"{owner}: got an unexpected keyword argument {shown(min(unknown))}")
         settings: dict[str, Any] = {"query_prompt": query_prompt, "document_prompt": document_prompt}
-        for name, prompt in settings.items():
-            if not (prompt is None or isinstance(prompt, str)):
-                raise TypeError(f"{owner}: {name} must be a str or None; got {shown(prompt)}")
+        check_prompts(owner, settings)
         check_dict(owner, "encode_kwargs", encode_kwargs)
         encoding = dict(encode_kwargs or {})
         if others := encoding.keys() - _ENCODE_KWARGS:
@@ -126,6 +126,17 @@ class TextEmbedder(SharedModel):
     def documents(self, method: str, texts: Sequence[str]) -> list[list[float]]:
         """Return the embeddings [N, E] of documents. `method` is the user's, for messages."""
         return self._lists(method, texts, self.settings["document_prompt"], DOCUMENT_PROMPTS)
+
+    def images(self, method: str, images: Iterable[Any]) -> list[list[float]]:
+        """Return the embeddings [N, E] of images: paths, file objects, arrays [H, W, C] or PIL images."""
+        model = self.load()
+        with in_the_name_of(f"{self._owner}.{method}"):
+            encoder = model._encoder if isinstance(model, SentenceTransformer) else model
+            if not isinstance(encoder, ImageModel):
+                raise ValueError(f"{method}: the model must be one of images; {self.settings['model_name']} is not")
+            placed: list[PlacedImage | str] = [PlacedImage(i, image) for i, image in enumerate(images)]
+            found: list[list[float]] = encoder.encode(placed, **self._options).tolist()
+        return found
 
     def embeddings(self, texts: Any, shows_progress: bool = False, **prompt: Any) -> NDArray[np.float32]:
         """Return the embeddings [N, E] of N texts: a list, an array of one axis, or a column of a data frame."""

@@ -2,25 +2,38 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..functions.messages import in_the_name_of, shown
 from ..functions.needed_packages import needed_package
 from ._argument_docs import with_argument_docs
 from ._shared_model import SharedModel
+from ._sparse_embedder import SparseEmbedder, SparseOptions, rows_of
 from ._text_embedder import EmbedderOptions, FormatOptions, TextEmbedder
 from ._text_ranker import TextRanker
 
 with needed_package(__name__, "haystack-ai", "haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict
+    from haystack.dataclasses import SparseEmbedding
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
 
-__all__ = ["MhaNativeDocumentEmbedder", "MhaNativeRanker", "MhaNativeTextEmbedder"]
+__all__ = [
+    "MhaNativeDocumentEmbedder",
+    "MhaNativeDocumentImageEmbedder",
+    "MhaNativeRanker",
+    "MhaNativeSparseDocumentEmbedder",
+    "MhaNativeSparseTextEmbedder",
+    "MhaNativeTextEmbedder",
+]
 
 # Arguments that make texts of documents.
 _TEXT_ARGUMENTS = ("meta_fields_to_embed", "embedding_separator")
+
+# Arguments that find the image of a document.
+_IMAGE_ARGUMENTS = ("file_path_meta_field", "root_path")
 
 
 class _Component:
@@ -34,7 +47,8 @@ class _Component:
         self._arguments, self._names = arguments, {"model": "model_name", **names}
         if "meta_fields_to_embed" in arguments:
             self._set_texts(**{name: arguments[name] for name in _TEXT_ARGUMENTS})
-        settings = {self._names.get(name, name): x for name, x in arguments.items() if name not in _TEXT_ARGUMENTS}
+        own = (*_TEXT_ARGUMENTS, *_IMAGE_ARGUMENTS)
+        settings = {self._names.get(name, name): x for name, x in arguments.items() if name not in own}
         with self._in_own_name():
             self._shared = kind(type(self).__name__, **settings)
         return self._shared
@@ -49,10 +63,13 @@ class _Component:
 
     def _texts(self, documents: list[Document]) -> list[str]:
         """Return the text of each document: fields of its metadata, and its content."""
-        if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
-            raise TypeError(f"{type(self).__name__}.run: documents must be a list of Document; got {shown(documents)}")
+        self._check(documents)
         texts = [[*map(document.meta.get, self._fields), document.content or ""] for document in documents]
         return [self._separator.join(str(part) for part in parts if part is not None) for parts in texts]
+
+    def _check(self, documents: object) -> None:
+        if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
+            raise TypeError(f"{type(self).__name__}.run: documents must be a list of Document; got {shown(documents)}")
 
     def warm_up(self) -> None:
         """Read the model."""
@@ -168,6 +185,154 @@ class MhaNativeDocumentEmbedder(_Component):
         embeddings = self._embedder.documents("run", self._texts(documents))
         pairs = zip(documents, embeddings, strict=True)
         return {"documents": [replace(document, embedding=embedding) for document, embedding in pairs]}
+
+
+@component
+@with_argument_docs
+class MhaNativeDocumentImageEmbedder(_Component):
+    """A component of Haystack that embeds the images of documents by a model of images, such as CLIP.
+
+    Parameters
+    ----------
+    model : str
+        As for `MhaNativeTextEmbedder`, which embeds queries by the same model.
+    file_path_meta_field : str
+        The field of the metadata with the path of the image.
+    root_path : str, optional
+        The folder of paths that are relative. Default: the working directory.
+    {kwargs}
+    {embedder}
+
+    {invalid}
+
+    Examples
+    --------
+    >>> from haystack import Document
+    >>> from mha_native.interop.haystack import MhaNativeDocumentImageEmbedder
+    >>> embedder = MhaNativeDocumentImageEmbedder("clip-ViT-B-32")
+    >>> embedder.run([Document(meta={"file_path": "couch.jpg"})])["documents"]  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: str,
+        file_path_meta_field: str = "file_path",
+        root_path: str | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        encode_kwargs: Mapping[str, Any] | None = None,
+        **options: "Unpack[EmbedderOptions]",
+    ) -> None:
+        paths = {"file_path_meta_field": file_path_meta_field, "root_path": root_path}
+        for name, path in paths.items():
+            if not (isinstance(path, str) or (path is None and name == "root_path")):
+                raise TypeError(f"{type(self).__name__}: {name} must be a str; got {shown(path)}")
+        given = {**paths, "model_kwargs": model_kwargs, "encode_kwargs": encode_kwargs, **options}
+        self._embedder = self._take(TextEmbedder, {}, model=model, **given)
+        self._field, self._root = file_path_meta_field, Path(root_path or "")
+
+    @component.output_types(documents=list[Document])
+    def run(self, documents: list[Document]) -> dict[str, list[Document]]:
+        """Return ``{"documents": N copies, each with the embedding of its image}`` for N documents."""
+        self._check(documents)
+        for place, document in enumerate(documents):
+            if not isinstance(document.meta.get(self._field), str):
+                raise ValueError(
+                    f"{type(self).__name__}.run: documents must have the path of an image in the field {self._field} "
+                    f"of their metadata; got {shown(document.meta.get(self._field))} at {place}"
+                )
+        paths = [self._root / document.meta[self._field] for document in documents]
+        pairs = zip(documents, self._embedder.images("run", paths), strict=True)
+        return {"documents": [replace(document, embedding=embedding) for document, embedding in pairs]}
+
+
+@component
+@with_argument_docs
+class MhaNativeSparseTextEmbedder(_Component):
+    """A component of Haystack that embeds a query by a model of sparse embeddings, such as SPLADE.
+
+    Parameters
+    ----------
+    model : str
+        A directory, or the name of a model, as for `mha_native.sentence_transformers.SparseEncoder`.
+    prompt : str, optional
+        Text before a query. Default: the prompt of the model for queries, if it has one.
+    {sparse_kwargs}
+    {sparse}
+
+    {invalid}
+
+    Examples
+    --------
+    >>> from mha_native.interop.haystack import MhaNativeSparseTextEmbedder
+    >>> embedder = MhaNativeSparseTextEmbedder("naver/splade-v3", max_active_dims=32)
+    >>> len(embedder.run("A dog was hungry.")["sparse_embedding"].indices) <= 32
+    True
+    """
+
+    def __init__(
+        self,
+        model: str,
+        prompt: str | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        **options: "Unpack[SparseOptions]",
+    ) -> None:
+        given = {"model": model, "prompt": prompt, "model_kwargs": model_kwargs, **options}
+        self._embedder = self._take(SparseEmbedder, {"prompt": "query_prompt"}, **given)
+
+    @component.output_types(sparse_embedding=SparseEmbedding)
+    def run(self, text: str) -> dict[str, SparseEmbedding]:
+        """Return ``{"sparse_embedding": its indices and values}`` for a query."""
+        (row,) = rows_of(self._embedder.queries("run", [text]))
+        return {"sparse_embedding": SparseEmbedding(*row)}
+
+
+@component
+@with_argument_docs
+class MhaNativeSparseDocumentEmbedder(_Component):
+    """A component of Haystack that embeds documents by a model of sparse embeddings, such as SPLADE.
+
+    Parameters
+    ----------
+    model : str
+        As for `MhaNativeSparseTextEmbedder`.
+    prompt : str, optional
+        Text before a document. Default: the prompt of the model for documents, if it has one.
+    meta_fields_to_embed, embedding_separator
+        As for `MhaNativeDocumentEmbedder`.
+    {sparse_kwargs}
+    {sparse}
+
+    {invalid}
+
+    Examples
+    --------
+    >>> from haystack import Document
+    >>> from mha_native.interop.haystack import MhaNativeSparseDocumentEmbedder
+    >>> embedder = MhaNativeSparseDocumentEmbedder("naver/splade-v3", max_active_dims=32)
+    >>> (document,) = embedder.run([Document(content="The puppy wanted food.")])["documents"]
+    >>> len(document.sparse_embedding.indices) <= 32
+    True
+    """
+
+    def __init__(
+        self,
+        model: str,
+        prompt: str | None = None,
+        meta_fields_to_embed: list[str] | None = None,
+        embedding_separator: str = "\n",
+        model_kwargs: Mapping[str, Any] | None = None,
+        **options: "Unpack[SparseOptions]",
+    ) -> None:
+        texts = {"meta_fields_to_embed": meta_fields_to_embed, "embedding_separator": embedding_separator}
+        given = {"model": model, "prompt": prompt, **texts, "model_kwargs": model_kwargs, **options}
+        self._embedder = self._take(SparseEmbedder, {"prompt": "document_prompt"}, **given)
+
+    @component.output_types(documents=list[Document])
+    def run(self, documents: list[Document]) -> dict[str, list[Document]]:
+        """Return ``{"documents": N copies, each with its sparse embedding}`` for N documents."""
+        rows = rows_of(self._embedder.documents("run", self._texts(documents)))
+        pairs = zip(documents, rows, strict=True)
+        return {"documents": [replace(document, sparse_embedding=SparseEmbedding(*row)) for document, row in pairs]}
 
 
 @component

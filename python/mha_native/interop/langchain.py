@@ -48,6 +48,13 @@ class MhaNativeEmbeddings(EmbedderFields, Embeddings):
         """Embed a query: E numbers."""
         return self._embedder.queries("embed_query", [text])[0]
 
+    def embed_image(self, uris: list[str]) -> list[list[float]]:
+        """Embed the images in N files, by a model of images: N lists of E numbers.
+
+        Vector stores such as Chroma of LangChain call this method for images.
+        """
+        return self._embedder.images("embed_image", uris)
+
 
 @with_argument_docs
 class MhaNativeRanker(RankerFields, BaseDocumentCompressor):

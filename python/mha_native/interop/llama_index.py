@@ -7,13 +7,16 @@ from ._argument_docs import with_argument_docs
 
 with needed_package(__name__, "llama-index-core", "llama-index"):
     from llama_index.core.base.embeddings.base import BaseEmbedding
+    from llama_index.core.base.embeddings.base_sparse import BaseSparseEmbedding
+    from llama_index.core.embeddings.multi_modal_base import MultiModalEmbedding
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
-    from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+    from llama_index.core.schema import ImageType, MetadataMode, NodeWithScore, QueryBundle
     from pydantic import Field
 
-    from ._pydantic_fields import EmbedderFields, RankerFields
+    from ._pydantic_fields import EmbedderFields, RankerFields, SparseFields
+    from ._sparse_embedder import rows_of
 
-__all__ = ["MhaNativeEmbedding", "MhaNativeRanker"]
+__all__ = ["MhaNativeEmbedding", "MhaNativeMultiModalEmbedding", "MhaNativeRanker", "MhaNativeSparseEmbedding"]
 
 
 @with_argument_docs
@@ -69,6 +72,107 @@ class MhaNativeEmbedding(EmbedderFields, BaseEmbedding):
         return await asyncio.to_thread(self._get_text_embedding, text)
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return await asyncio.to_thread(self._get_text_embeddings, texts)
+
+
+@with_argument_docs
+class MhaNativeMultiModalEmbedding(MhaNativeEmbedding, MultiModalEmbedding):
+    """Embeddings of LlamaIndex for texts and images in one space, by a model such as CLIP.
+
+    Parameters
+    ----------
+    {fields}
+    embed_batch_size, callback_manager, num_workers, embeddings_cache, rate_limiter
+        As for `MhaNativeEmbedding`.
+
+    {errors}
+
+    Examples
+    --------
+    >>> from mha_native.interop.llama_index import MhaNativeMultiModalEmbedding
+    >>> embedding = MhaNativeMultiModalEmbedding(model_name="clip-ViT-B-32")  # doctest: +SKIP
+    >>> len(embedding.get_image_embedding("couch.jpg"))  # doctest: +SKIP
+    512
+    """
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name that LlamaIndex writes into a description."""
+        return "MhaNativeMultiModalEmbedding"
+
+    def _get_image_embedding(self, img_file_path: ImageType) -> list[float]:
+        return self._embedder.images("get_image_embedding", [img_file_path])[0]
+
+    def _get_image_embeddings(self, img_file_paths: list[ImageType]) -> list[list[float]]:
+        return self._embedder.images("get_image_embedding_batch", img_file_paths)
+
+    async def _aget_image_embedding(self, img_file_path: ImageType) -> list[float]:
+        return await asyncio.to_thread(self._get_image_embedding, img_file_path)
+
+    async def _aget_image_embeddings(self, img_file_paths: list[ImageType]) -> list[list[float]]:
+        return await asyncio.to_thread(self._get_image_embeddings, img_file_paths)
+
+
+@with_argument_docs
+class MhaNativeSparseEmbedding(SparseFields, BaseSparseEmbedding):
+    """Sparse embeddings of LlamaIndex by a model of SPLADE.
+
+    Parameters
+    ----------
+    {sparse_fields}
+    embed_batch_size : int, default 256
+        The number of texts that LlamaIndex embeds in one call.
+
+    {errors}
+
+    Notes
+    -----
+    An embedding is a dict from tokens of the vocabulary to their numbers. A vector store that takes functions from
+    texts to sparse vectors, such as Qdrant of LlamaIndex, takes the attributes `sparse_doc_fn` and `sparse_query_fn`.
+
+    Examples
+    --------
+    >>> from mha_native.interop.llama_index import MhaNativeSparseEmbedding
+    >>> embedding = MhaNativeSparseEmbedding(model_name="naver/splade-v3")
+    >>> 0 < len(embedding.get_query_embedding("an old couch")) < 31_000
+    True
+    """
+
+    embed_batch_size: int = Field(default=256, gt=0, le=2048)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name that LlamaIndex writes into a description."""
+        return "MhaNativeSparseEmbedding"
+
+    def sparse_doc_fn(self, texts: list[str]) -> tuple[list[list[int]], list[list[float]]]:
+        """Return the indices and the values of N documents."""
+        rows = rows_of(self._embedder.documents("sparse_doc_fn", texts))
+        return [indices for indices, _ in rows], [values for _, values in rows]
+
+    def sparse_query_fn(self, texts: list[str]) -> tuple[list[list[int]], list[list[float]]]:
+        """Return the indices and the values of N queries."""
+        rows = rows_of(self._embedder.queries("sparse_query_fn", texts))
+        return [indices for indices, _ in rows], [values for _, values in rows]
+
+    def _get_query_embedding(self, query: str) -> dict[int, float]:
+        (row,) = rows_of(self._embedder.queries("get_query_embedding", [query]))
+        return dict(zip(*row, strict=True))
+
+    def _get_text_embedding(self, text: str) -> dict[int, float]:
+        return self._get_text_embeddings([text])[0]
+
+    def _get_text_embeddings(self, texts: list[str]) -> list[dict[int, float]]:
+        found = self._embedder.documents("get_text_embedding_batch", texts)
+        return [dict(zip(*row, strict=True)) for row in rows_of(found)]
+
+    async def _aget_query_embedding(self, query: str) -> dict[int, float]:
+        return await asyncio.to_thread(self._get_query_embedding, query)
+
+    async def _aget_text_embedding(self, text: str) -> dict[int, float]:
+        return await asyncio.to_thread(self._get_text_embedding, text)
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[dict[int, float]]:
         return await asyncio.to_thread(self._get_text_embeddings, texts)
 
 

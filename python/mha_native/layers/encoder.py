@@ -36,7 +36,7 @@ class EncoderLayer(TransformerLayer):
         F, the features in the middle of the feed-forward.
     **arguments
         The keyword arguments that follow; encoders and decoders have the same ones.
-    activation : {"relu", "gelu", "gelu_tanh", "silu", "swiglu_oai"}, default "relu"
+    activation : {"relu", "gelu", "gelu_tanh", "silu", "swiglu_oai", "quick_gelu"}, default "relu"
         The activation of the `FeedForward`.
     gated : bool, default False
         Whether the `FeedForward` has a gate.

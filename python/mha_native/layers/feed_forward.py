@@ -57,10 +57,10 @@ class FeedForward(LayerOfMaps):
         E, the features of the input and of the result.
     feedforward_dim : int
         F, the features in between.
-    activation : {"relu", "gelu", "gelu_tanh", "silu", "swiglu_oai"}, default "relu"
+    activation : {"relu", "gelu", "gelu_tanh", "silu", "swiglu_oai", "quick_gelu"}, default "relu"
         ``max(h, 0)``; ``h P(X <= h)`` with X from the standard normal distribution; its approximation by tanh;
-        ``h / (1 + exp(-h))``; or ``m / (1 + exp(-1.702 m))`` with ``m = min(h, 7)``, whose factor in a gated layer is
-        not ``u`` but ``1 + clip(u, -7, 7)``: the layers of gpt-oss.
+        ``h / (1 + exp(-h))``; ``m / (1 + exp(-1.702 m))`` with ``m = min(h, 7)``, whose factor in a gated layer is not
+        ``u`` but ``1 + clip(u, -7, 7)``: the layers of gpt-oss; or ``h / (1 + exp(-1.702 h))``: the layers of CLIP.
     gated : bool, default False
         Multiply the F features by a gate, a third product. The activation is applied to the gate only.
     bias : bool or set of names, default True
@@ -133,7 +133,7 @@ class FeedForward(LayerOfMaps):
             The names and shapes of `state_dict`: ``linear1.weight`` [F, E], ``linear2.weight`` [E, F], with a gate
             ``gate.weight`` [F, E], and the bias of each product that adds one. They say whether there is a gate, and
             which products have a bias.
-        activation : {"relu", "gelu", "gelu_tanh", "silu", "swiglu_oai"}, default "relu"
+        activation : {"relu", "gelu", "gelu_tanh", "silu", "swiglu_oai", "quick_gelu"}, default "relu"
             As for `FeedForward`.
         dtype : {"float32", "float64", "float16", "bfloat16"}, optional
             The dtype of the layer. Weights in another dtype are rounded once. Default: the dtype of the weights.

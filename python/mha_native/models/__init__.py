@@ -1,6 +1,10 @@
-"""Pretrained models from their files: dense and sparse embeddings, labels of texts, entities, text and speech."""
+"""Pretrained models from their files: embeddings and labels of texts and images, entities, text and speech."""
 
+from .bge_m3 import BGEM3Encoder
 from .causal_lm import CausalLM, Completion, GenerationStatistics, TextScore, TokenLogprobs
+from .image_classifier import ImageClassifier
+from .image_encoder import ImageEncoder
+from .image_text_encoder import ImageTextEncoder
 from .sentence_encoder import SentenceEncoder
 from .seq2seq_lm import GeneratedText, Seq2SeqLM
 from .sparse_encoder import SparseEmbeddings, SparseEncoder
@@ -10,11 +14,15 @@ from .text_classifier import TextClassifier
 from .token_classifier import TokenClassifier
 
 __all__ = [
+    "BGEM3Encoder",
     "CausalLM",
     "Completion",
     "EncodedSpeech",
     "GeneratedText",
     "GenerationStatistics",
+    "ImageClassifier",
+    "ImageEncoder",
+    "ImageTextEncoder",
     "SentenceEncoder",
     "Seq2SeqLM",
     "SparseEmbeddings",

@@ -1,6 +1,7 @@
 """The base class of pretrained models: their sizes and dtypes, and how they are converted."""
 
 import copy
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,21 +12,21 @@ from ..functions.dtypes import checked_dtype
 from ..layers._constructor_arguments import WeightDType, checked_weight_dtype
 from .text.tokens_of_texts import ReadsTexts
 
-Model = TypeVar("Model", bound="PretrainedModel")
+Model = TypeVar("Model", bound="PretrainedLayers")
 
 
-class PretrainedModel(ReadsTexts):
+class PretrainedLayers:
     """Sizes and dtypes of a model that `from_pretrained` has read.
 
     Subclasses set `_model`, the computation, and list in `_SHOWN` the sizes that `repr` shows.
     """
 
     _model: Any
-    _SHOWN: tuple[str, ...] = ("embed_dim", "num_layers", "num_heads", "vocab_size", "max_length")
+    _SHOWN: tuple[str, ...] = ("embed_dim", "num_layers", "num_heads")
 
     @property
     def embed_dim(self) -> int:
-        """E, the features of a token."""
+        """E, the features of a row."""
         return int(self._model.config.embed_dim)
 
     @property
@@ -38,16 +39,6 @@ class PretrainedModel(ReadsTexts):
         """H, the attention heads of a layer; 0 in a model without layers."""
         blocks = self._model.config.stacks[0].blocks
         return int(blocks[0].num_heads) if blocks else 0
-
-    @property
-    def vocab_size(self) -> int:
-        """V, the number of tokens."""
-        return int(self._model.config.vocab_size)
-
-    @property
-    def max_length(self) -> int:
-        """The largest number of tokens of a text, special tokens and, where text is generated, new tokens included."""
-        return int(self._model.config.max_positions)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -73,7 +64,8 @@ class PretrainedModel(ReadsTexts):
         ----------
         dtype : {"float32", "bfloat16", "float16", "float64"}
         """
-        return self._with_model(self._model.astype(checked_dtype(f"{type(self).__name__}.astype", dtype)))
+        kind = checked_dtype(f"{type(self).__name__}.astype", dtype)
+        return self._converted(lambda model: model.astype(kind))
 
     def quantize(self: Model, weight_dtype: WeightDType) -> Model:
         """Return the same model with the matrices of its layers in another format.
@@ -84,7 +76,12 @@ class PretrainedModel(ReadsTexts):
             As for `MultiHeadAttention.quantize`. The model must be in float32.
         """
         function = f"{type(self).__name__}.quantize"
-        return self._with_model(self._model.quantize(checked_weight_dtype(function, weight_dtype, self.dtype)))
+        stored = checked_weight_dtype(function, weight_dtype, self.dtype)
+        return self._converted(lambda model: model.quantize(stored))
+
+    def _converted(self: Model, convert: Callable[[Any], Any]) -> Model:
+        """Return a copy whose computation, or each of them, is converted."""
+        return self._with_model(convert(self._model))
 
     def _with_model(self: Model, model: Any) -> Model:
         """Return a copy that computes with `model`."""
@@ -97,3 +94,24 @@ class PretrainedModel(ReadsTexts):
         return (
             f"{type(self).__name__}({sizes}dtype={_core.dtype_name(self.dtype)!r}, weight_dtype={self.weight_dtype!r})"
         )
+
+
+class PretrainedModel(PretrainedLayers, ReadsTexts):
+    """Sizes and dtypes of a model that reads texts."""
+
+    _SHOWN = (*PretrainedLayers._SHOWN, "vocab_size", "max_length")
+
+    @property
+    def embed_dim(self) -> int:
+        """E, the features of a token."""
+        return super().embed_dim
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the number of tokens."""
+        return int(self._model.config.vocab_size)
+
+    @property
+    def max_length(self) -> int:
+        """The largest number of tokens of a text, special tokens and, where text is generated, new tokens included."""
+        return int(self._model.config.max_positions)

@@ -1,13 +1,14 @@
 """Sparse embeddings of texts by a masked language model: SPLADE."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
-from ..functions.messages import in_the_name_of, shown
+from ..functions.messages import in_the_name_of, listed, shown
 from ..functions.runtime import threads_of_call
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
 from .architecture.family import EMBEDDING
@@ -16,18 +17,60 @@ from .architecture.open import open_model
 from .files.entries import Entries
 from .files.folder import FolderSource
 from .files.hub_cache import find_directory
-from .files.modules_json import read_splade
+from .files.modules_json import SparseModules, read_sparse_modules
 from .files.sentence_files import SentenceConfig, read_sentence_config
 from .heads.masked_language import MaskedHead, SparsePooling, masked_head_of
 from .heads.sparse import SparseEmbeddings
-from .text.inputs import checked_texts
-from .text.prompts import Settings, read_settings
+from .heads.sparse_words import SparseWords, read_sparse_words
+from .text.batching import slabs
+from .text.inputs import check_text, checked_texts
+from .text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, Settings, read_settings
+from .text.text_call import TextCall, TokensOfText, text_call
 from .text.tokenizer import Tokenizer, read_tokenizer, require_library
 from .text_encoder import TextEncoder
 
 __all__ = ["SparseEmbeddings", "SparseEncoder"]
 
 _POOLING_KEYS = ("pooling_strategy", "activation_function", "embedding_dimension", "word_embedding_dimension")
+
+
+class Routes(NamedTuple):
+    """The tasks of a model with a Router: some pass the layers, others look up static numbers of tokens."""
+
+    words: Mapping[str, SparseWords]
+    tasks: tuple[str, ...]  # empty without a Router: tasks have no effect
+    default: str | None
+
+    def words_of(self, function: str, task: str | None) -> SparseWords | None:
+        """Return the static words of a task, or None for the layers. ValueError for an unknown task."""
+        if not self.tasks:
+            return None
+        task = self.default if task is None else task
+        if task not in self.tasks:
+            raise ValueError(f"{function}: task must be one of the model, {listed(self.tasks)}; got {shown(task)}")
+        return self.words.get(task)
+
+
+class _Call(NamedTuple):
+    """The checked arguments of a call."""
+
+    prompt: str
+    words: SparseWords | None
+    max_active_dims: int | None
+    num_threads: int | None
+
+
+class _Rows(NamedTuple):
+    """The head of texts whose results are the indices and values of each."""
+
+    head: MaskedHead
+    max_active_dims: int | None
+
+    def __call__(
+        self, rows: NDArray[Any], cu_seqlens: NDArray[np.int64], num_threads: int | None
+    ) -> list[SparseEmbeddings]:
+        found = _kept(SparseEmbeddings.of_dense(self.head.vectors(rows, cu_seqlens, num_threads)), self.max_active_dims)
+        return [found.texts(i, i + 1) for i in range(found.num_texts)]
 
 
 class SparseEncoder(TextEncoder):
@@ -37,13 +80,13 @@ class SparseEncoder(TextEncoder):
 
     Parameters
     ----------
-    model, tokenizer, head, pooling, config, settings
+    model, tokenizer, head, config, settings, routes
         The parts that `from_pretrained` reads.
 
     See Also
     --------
     from_pretrained : Open a model.
-    encode : Embeddings of texts.
+    encode, encode_query, encode_document : Embeddings of texts.
     SentenceEncoder : Dense embeddings.
 
     Notes
@@ -51,6 +94,9 @@ class SparseEncoder(TextEncoder):
     The numbers of a text are ``log(1 + relu(largest logit))`` over its tokens, for each token of the vocabulary. The
     head computes some columns of the logits at a time, so they are never stored whole. The embedding of a text has the
     same bits alone and in any batch.
+
+    Inference-free models compute documents so, and look up queries: a number for each token in the text, such as its
+    inverse document frequency. Call `encode_query` and `encode_document` for them.
 
     Needs the package tokenizers. You can call a model from several threads at once.
 
@@ -68,12 +114,12 @@ class SparseEncoder(TextEncoder):
         model: Model,
         tokenizer: Tokenizer,
         head: MaskedHead,
-        pooling: SparsePooling,
         config: SentenceConfig,
         settings: Settings,
+        routes: Routes,
     ) -> None:
         super().__init__(model, tokenizer, config, settings)
-        self._head, self._pooling = head, pooling
+        self._head, self._routes = head, routes
 
     @property
     def embed_dim(self) -> int:
@@ -84,6 +130,21 @@ class SparseEncoder(TextEncoder):
     def max_active_dims(self) -> int | None:
         """The largest number of features of an embedding that are not zero; None: any number."""
         return self._settings.max_active_dims
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks of a model that treats them differently, such as "query" and "document"; else empty."""
+        return self._routes.tasks
+
+    def looks_up(self, task: str | None = None) -> bool:
+        """Return whether texts of a task are looked up, without a computation of the layers.
+
+        Parameters
+        ----------
+        task : str, optional
+            As for `encode`.
+        """
+        return self._routes.words_of(f"{type(self).__name__}.looks_up", task) is not None
 
     @classmethod
     def from_pretrained(
@@ -96,7 +157,8 @@ class SparseEncoder(TextEncoder):
         model : path of a directory, or name of a model
             As for `SentenceEncoder.from_pretrained`. The ``model_type`` is bert, roberta, xlm-roberta, camembert,
             distilbert, mpnet or modernbert. modules.json lists a Transformer and a SpladePooling; without it the class
-            in config.json is ...ForMaskedLM, and logits are pooled by their maximum.
+            in config.json is ...ForMaskedLM, and logits are pooled by their maximum. Or modules.json lists a Router to
+            these two for documents, and to a SparseStaticEmbedding for queries.
         dtype, weight_dtype
             As for `SentenceEncoder.from_pretrained`; the head is computed in float32.
 
@@ -110,21 +172,24 @@ class SparseEncoder(TextEncoder):
             require_library()
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
             home = find_directory(model)
-            modules = read_splade(home)
-            folder, pooling = (home, SparsePooling()) if modules is None else (modules[0], _read_pooling(modules[1]))
+            modules = read_sparse_modules(home)
             is_listed = modules is not None
+            modules = modules or SparseModules(home, home, {})
             settings = read_settings(home, "SparseEncoder") if is_listed else Settings(similarity="dot")
-            opened = open_model(FolderSource(folder), EMBEDDING)
+            opened = open_model(FolderSource(modules.transformer), EMBEDDING)
             _check_class(opened.source.path, opened.source.config)
-            front_end = opened.config.stacks[0].front_end
+            front_end, vocab_size = opened.config.stacks[0].front_end, opened.config.vocab_size
             limits = front_end.max_positions or 0, is_listed, front_end.first_position
-            sentences = read_sentence_config(folder, *limits, "fill-mask")
+            sentences = read_sentence_config(modules.transformer, *limits, "fill-mask")
             head = masked_head_of(opened)
-            tokenizer = read_tokenizer(folder, opened.config.vocab_size, sentences, needs_first_token=False)
+            pooling = _read_pooling(modules.pooling) if is_listed else SparsePooling()
+            tokenizer = read_tokenizer(modules.transformer, vocab_size, sentences, needs_first_token=False)
+            words = {task: read_sparse_words(folder, vocab_size) for task, folder in modules.words.items()}
             with opened.tensors(head.tensor_shapes()) as tensors:
-                masked = MaskedHead(head, tensors)
+                masked = MaskedHead(head, tensors, pooling)
                 computation = opened.build(tensors, kind, stored)
-            return cls(computation, tokenizer, masked, pooling, sentences, settings)
+            routes = Routes(words, modules.tasks, modules.default_task)
+            return cls(computation, tokenizer, masked, sentences, settings, routes)
 
     def encode(
         self,
@@ -132,6 +197,7 @@ class SparseEncoder(TextEncoder):
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        task: str | None = None,
         max_active_dims: int | None = None,
         num_threads: int | None = None,
     ) -> SparseEmbeddings:
@@ -143,6 +209,8 @@ class SparseEncoder(TextEncoder):
             Texts may be empty. Longer texts are cut to `max_length` tokens.
         prompt_name, prompt
             As for `SentenceEncoder.encode`.
+        task : str, optional
+            One of `tasks`. Default: as the model says, mostly "document". It has no effect on a model without tasks.
         max_active_dims : int, optional
             Keep at most this many numbers of a text, the largest. Default: the number in
             config_sentence_transformers.json, or all.
@@ -161,8 +229,39 @@ class SparseEncoder(TextEncoder):
         """
         name = f"{type(self).__name__}.encode"
         given = [texts] if isinstance(texts, str) else list(checked_texts(name, texts))
-        parts = self._embed(name, given, prompt_name, prompt, max_active_dims, num_threads)
-        return SparseEmbeddings.concatenated(parts, self.embed_dim)
+        call = self._call(name, prompt_name, prompt, task, max_active_dims, num_threads)
+        return SparseEmbeddings.concatenated(self._embeddings(name, given, call), self.embed_dim)
+
+    def encode_query(self, texts: str | Iterable[str], **options: Any) -> SparseEmbeddings:
+        """Return the sparse embeddings of queries: `encode` with the task and the prompt "query".
+
+        Parameters
+        ----------
+        texts : str, or N of them
+        **options
+            As for `encode`; ``prompt_name`` or ``prompt`` replaces the prompt "query".
+
+        Returns
+        -------
+        embeddings : SparseEmbeddings
+        """
+        return self.encode(texts, **self._options_of("query", QUERY_PROMPTS, options))
+
+    def encode_document(self, texts: str | Iterable[str], **options: Any) -> SparseEmbeddings:
+        """Return the sparse embeddings of documents: `encode` with the task "document", and with the first of the
+        prompts "document", "passage" and "corpus" that the model has.
+
+        Parameters
+        ----------
+        texts : str, or N of them
+        **options
+            As for `encode`; ``prompt_name`` or ``prompt`` replaces the prompt.
+
+        Returns
+        -------
+        embeddings : SparseEmbeddings
+        """
+        return self.encode(texts, **self._options_of("document", DOCUMENT_PROMPTS, options))
 
     def encode_batches(
         self,
@@ -170,6 +269,7 @@ class SparseEncoder(TextEncoder):
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        task: str | None = None,
         max_active_dims: int | None = None,
         num_threads: int | None = None,
     ) -> Iterator[SparseEmbeddings]:
@@ -179,7 +279,7 @@ class SparseEncoder(TextEncoder):
         ----------
         texts : iterable of str
             Read as needed, a bounded number of texts ahead of the embeddings.
-        prompt_name, prompt, max_active_dims, num_threads
+        prompt_name, prompt, task, max_active_dims, num_threads
             As for `encode`.
 
         Yields
@@ -188,9 +288,10 @@ class SparseEncoder(TextEncoder):
             The embeddings of the next texts.
         """
         name = f"{type(self).__name__}.encode_batches"
-        return self._embed(name, texts, prompt_name, prompt, max_active_dims, num_threads)
+        call = self._call(name, prompt_name, prompt, task, max_active_dims, num_threads)
+        return self._embeddings(name, checked_texts(name, texts), call)
 
-    def decode(self, embeddings: SparseEmbeddings, *, top_k: int | None = None) -> list[list[tuple[str, float]]]:
+    def decode(self, embeddings: SparseEmbeddings, *, top_k: int | None = None) -> list[list[tuple[str | None, float]]]:
         """Return the tokens of embeddings with their numbers, the largest first.
 
         Parameters
@@ -213,39 +314,85 @@ class SparseEncoder(TextEncoder):
         for i in range(embeddings.num_texts):
             indices, values = embeddings.row(i)
             order = np.argsort(-values, kind="stable")[:most]
-            words = [self._tokenizer.library.id_to_token(int(indices[j])) for j in order]
+            words = [self.token(indices[j]) for j in order]
             found.append(list(zip(words, values[order].tolist(), strict=True)))
         return found
 
-    def _embed(
+    def token(self, index: int) -> str | None:
+        """Return the token of a feature, as the tokenizer writes it; None for a feature without a token."""
+        token: str | None = self._tokenizer.library.id_to_token(int(index))
+        return token
+
+    def _options_of(self, task: str, names: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of a call for a task, with the first prompt among `names` unless another is given."""
+        if options.get("prompt_name") is None and options.get("prompt") is None:
+            options = options | {"prompt_name": next((name for name in names if name in self.prompts), None)}
+        return {"task": task} | options
+
+    def _call(
         self,
         name: str,
-        texts: Iterable[str],
         prompt_name: str | None,
         prompt: str | None,
+        task: str | None,
         max_active_dims: int | None,
         num_threads: int | None,
-    ) -> Iterator[SparseEmbeddings]:
-        """Yield the embeddings of `texts`, some at a time. Arguments are checked here, texts as they are read."""
+    ) -> _Call:
+        """Check the arguments of a call, and return them with the defaults of the model."""
         most = self.max_active_dims
         if max_active_dims is not None:
             most = checked_size(name, "max_active_dims", max_active_dims)
-        threads = threads_of_call(name, num_threads)
         before = self._settings.prompts.chosen(name, prompt_name, prompt)
-        return self._embeddings(name, checked_texts(name, texts), before, most, threads)
+        return _Call(before, self._routes.words_of(name, task), most, threads_of_call(name, num_threads))
 
-    def _embeddings(
-        self, name: str, texts: Iterable[str], prompt: str, most: int | None, num_threads: int | None
-    ) -> Iterator[SparseEmbeddings]:
-        tokens = self._tokenize(name, texts, prompt)
-        for _, rows, cu_seqlens in self._model.batches(f"{name}: texts", tokens, num_threads):
-            vectors = self._head.vectors(rows, cu_seqlens, self._pooling, num_threads)
-            found = SparseEmbeddings.of_dense(vectors)
-            yield found if most is None else found.largest(most)
+    def _embeddings(self, name: str, texts: Iterable[str], call: _Call) -> Iterator[SparseEmbeddings]:
+        """Yield the embeddings of `texts`, some at a time. Texts are checked as they are read."""
+        if call.words is not None:
+            first = 0
+            for slab in slabs(texts):
+                for i, text in enumerate(slab):
+                    check_text(f"{name}: texts", text, first + i)
+                first += len(slab)
+                with in_the_name_of(type(self).__name__):
+                    yield _kept(call.words.embeddings([call.prompt + text for text in slab]), call.max_active_dims)
+            return
+        tokens = self._tokenize(name, texts, call.prompt)
+        for _, rows, cu_seqlens in self._model.batches(f"{name}: texts", tokens, call.num_threads):
+            vectors = self._head.vectors(rows, cu_seqlens, call.num_threads)
+            yield _kept(SparseEmbeddings.of_dense(vectors), call.max_active_dims)
+
+    def _text_call(
+        self,
+        name: str,
+        texts: Any,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        task: str | None = None,
+        max_active_dims: int | None = None,
+    ) -> TextCall:
+        """Return the call `encode` of texts."""
+        call = self._call(name, prompt_name, prompt, task, max_active_dims, None)
+        given = [texts] if isinstance(texts, str) else list(checked_texts(name, texts))
+
+        def result(parts: list[SparseEmbeddings]) -> SparseEmbeddings:
+            return SparseEmbeddings.concatenated(parts, self.embed_dim)
+
+        if call.words is not None:  # which are looked up at once
+            found = list(self._embeddings(name, given, call))
+            return TextCall(self._model, [], [], lambda _: result(found))
+        head = _Rows(self._head, call.max_active_dims)
+        tokens = self._tokenize(name, given, call.prompt)
+        return text_call(self._model, [TokensOfText(ids, [], head) for ids in tokens], result)
 
 
-def _read_pooling(entries: Entries) -> SparsePooling:
-    """Read the settings of a SpladePooling."""
+def _kept(found: SparseEmbeddings, max_active_dims: int | None) -> SparseEmbeddings:
+    return found if max_active_dims is None else found.largest(max_active_dims)
+
+
+def _read_pooling(folder: Path) -> SparsePooling:
+    """Read the settings of a SpladePooling in its folder."""
+    entries = Entries.read(folder / "config.json")
     entries.refuse_others(_POOLING_KEYS)
     mode = entries.choice("pooling_strategy", "max", "sum", default="max")
     activation = entries.choice("activation_function", "relu", "log1p_relu", default="relu")

@@ -63,11 +63,12 @@ def activation_gradient(
             slope = rising * (1 + x * math.sqrt(8 / math.pi) * (1 + 3 * 0.044715 * x**2) * falling)
         elif activation == "silu":
             slope = rising * (1 + x * falling)
-        elif activation == "swiglu_oai":
+        elif activation in ("swiglu_oai", "quick_gelu"):
             rising, falling = logistic(1.702 * x), logistic(-1.702 * x)
-            slope = np.where(x > 7, 0, rising * (1 + 1.702 * x * falling))
+            is_clamped = (x > 7) & (activation == "swiglu_oai")
+            slope = np.where(is_clamped, 0, rising * (1 + 1.702 * x * falling))
         else:
-            known = "'relu', 'gelu', 'gelu_tanh', 'silu' or 'swiglu_oai'"
+            known = "'relu', 'gelu', 'gelu_tanh', 'silu', 'swiglu_oai' or 'quick_gelu'"
             raise ValueError(f"activation must be {known}; got {activation!r}")
         slope = np.where(np.isinf(x), (x > 0) & (activation != "swiglu_oai"), slope)
     if up is None:

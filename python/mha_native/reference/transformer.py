@@ -51,7 +51,7 @@ def gated_factor(up: Array, activation: str) -> Array:
 @named
 def activate(x: ArrayLike, name: str) -> Array:
     """``max(x, 0)``, ``x P(X <= x)`` with X from the standard normal distribution, its approximation by tanh,
-    ``x / (1 + exp(-x))``, or ``m / (1 + exp(-1.702 m))`` with ``m = min(x, 7)``.
+    ``x / (1 + exp(-x))``, ``x / (1 + exp(-1.702 x))``, or the last one of ``min(x, 7)``.
 
     All are 0 in the limit of minus infinity.
     """
@@ -62,6 +62,7 @@ def activate(x: ArrayLike, name: str) -> Array:
         "gelu_tanh": lambda: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
         "silu": lambda: x * logistic(x),
         "swiglu_oai": lambda: np.minimum(x, 7) * logistic(1.702 * np.minimum(x, 7)),
+        "quick_gelu": lambda: x * logistic(1.702 * x),
     }
     with np.errstate(invalid="ignore", over="ignore"):
         return np.where(x == -np.inf, 0, functions[name]())

@@ -9,11 +9,12 @@ from ._cross_encoder import CrossEncoder
 from ._quantization import quantize_embeddings
 from ._sentence_transformer import SentenceTransformer
 from ._similarity import SimilarityFunction
+from ._sparse_encoder import SparseEncoder
 
 if TYPE_CHECKING:
     from ._transformer_module import Transformer as Transformer
 
-__all__ = ["CrossEncoder", "SentenceTransformer", "SimilarityFunction", "quantize_embeddings"]
+__all__ = ["CrossEncoder", "SentenceTransformer", "SimilarityFunction", "SparseEncoder", "quantize_embeddings"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,14 +1,19 @@
-"""The common base of the drop-in classes: prompts, the device, and pools of processes."""
+"""The common bases of the drop-in classes: prompts, the device, pools of processes, and calls of embeddings."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from ..functions.messages import in_the_name_of, listed, shown
 from ..layers._constructor_arguments import checked_size
-from ..models import SentenceEncoder
-from ..models.text.prompts import Prompts
+from ..models.text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, Prompts
+from ..models.text_encoder import TextEncoder
 from ._arguments import CPU, Device, check_device
+from ._images import ImageModel
+from ._similarity import SimilarityFunction, checked_name
+from ._text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
@@ -88,19 +93,125 @@ class Model:
 
 
 class EncoderLength:
-    """The length limit of classes with a `SentenceEncoder`."""
+    """The length limit of classes with a model of embeddings."""
 
-    _encoder: SentenceEncoder
+    _encoder: TextEncoder | ImageModel
 
     @property
     def max_seq_length(self) -> int:
         """The most tokens of a text, including special tokens. You can set it, up to the positions of the model."""
-        return self._encoder.max_length
+        length: int = self._encoder.max_length
+        return length
 
     @max_seq_length.setter
     def max_seq_length(self, max_seq_length: int) -> None:
         with in_the_name_of(type(self).__name__, max_length="max_seq_length"):
             self._encoder.max_length = max_seq_length
+
+
+class Embedder(EncoderLength, Model):
+    """A model of embeddings: of queries and documents, and their similarity."""
+
+    _similarity: str | None
+    encode: Callable[..., Any]
+
+    def encode_query(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Embed queries: `encode` with the task and the prompt "query", unless you give another prompt."""
+        if prompt_name is None and prompt is None:
+            prompt_name = self._first_name(QUERY_PROMPTS)
+        return self.encode(inputs, prompt_name, prompt, *args, **{"task": "query"} | kwargs)
+
+    def encode_document(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Embed documents: `encode` with the task "document", and with the first of the prompts "document", "passage"
+        and "corpus" that the model has, unless you give another prompt."""
+        if prompt_name is None and prompt is None:
+            prompt_name = self._first_name(DOCUMENT_PROMPTS)
+        return self.encode(inputs, prompt_name, prompt, *args, **{"task": "document"} | kwargs)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Compute the similarity of each of `embeddings1` to each of `embeddings2`, by `similarity_fn_name`.
+
+        Parameters
+        ----------
+        embeddings1 : [N, E] or [E]
+            An array, a tensor of torch, or a list of either.
+        embeddings2 : [M, E] or [E]
+
+        Returns
+        -------
+        scores : [N, M]
+            A tensor if an argument is one, or a list of them; else an array.
+        """
+        with in_the_name_of(f"{type(self).__name__}.similarity"):
+            return SimilarityFunction.to_similarity_fn(self.similarity_fn_name)(embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Compute the similarity of `embeddings1` [N, E] and `embeddings2` [N, E] at the same index.
+
+        Returns
+        -------
+        scores : [N]
+            A tensor if an argument is one, or a list of them; else an array.
+        """
+        with in_the_name_of(f"{type(self).__name__}.similarity_pairwise"):
+            return SimilarityFunction.to_similarity_pairwise_fn(self.similarity_fn_name)(embeddings1, embeddings2)
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """ "cosine", "dot", "euclidean" or "manhattan". You can set it, also to a SimilarityFunction."""
+        return self._encoder.similarity_fn_name if self._similarity is None else self._similarity
+
+    @similarity_fn_name.setter
+    def similarity_fn_name(self, similarity_fn_name: str | SimilarityFunction | None) -> None:
+        given = similarity_fn_name
+        self._similarity = "cosine" if given is None else checked_name(type(self).__name__, given)
+
+    def get_max_seq_length(self) -> int:
+        """Return `max_seq_length`."""
+        return self.max_seq_length
+
+    def get_embedding_dimension(self) -> int:
+        """Return E, the features of an embedding."""
+        return self._encoder.embed_dim
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """Return E; the old name of `get_embedding_dimension`."""
+        return self.get_embedding_dimension()
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """A copy of the tokenizer, with the methods ``encode``, ``tokenize`` and ``decode``."""
+        return TextTokenizer(self._encoder._tokenizer.uncut())
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the computation, for NumPy."""
+        return self._encoder.dtype
+
+    def __repr__(self) -> str:
+        return repr(self._encoder).replace(type(self._encoder).__name__, type(self).__name__, 1)
+
+    def _first_name(self, names: tuple[str, ...]) -> str | None:
+        """Return the first of `names` that is a prompt of the model."""
+        return next((name for name in names if name in self.prompts), None)
+
+    def _first_prompt(self, function: str, names: tuple[str, ...]) -> str:
+        """Return the first prompt among `names`, or the default prompt."""
+        return self._prompt(function, self._first_name(names), None)
 
 
 def check_processes(function: str, device: object, pool: Pool | None, chunk_size: int | None) -> None:

@@ -1,4 +1,4 @@
-"""`SentenceTransformer`: embeddings of texts, with the arguments of sentence-transformers."""
+"""`SentenceTransformer`: embeddings of texts and images, with the arguments of sentence-transformers."""
 
 import contextlib
 import logging
@@ -15,23 +15,19 @@ from ..layers._constructor_arguments import checked_size
 from ..models import SentenceEncoder
 from ..models.text.inputs import checked_texts
 from ._arguments import find_model, read_arguments
-from ._model import EncoderLength, Model, Pool, check_processes
+from ._images import ImageModel, open_image_model
+from ._model import Embedder, Pool, check_processes
 from ._quantization import Precision, check_precision, quantize_embeddings
 from ._similarity import SimilarityFunction, checked_name
 from ._tensors import as_tensor, results
-from ._text_tokenizer import TextTokenizer
 
 _OUTPUTS = ("sentence_embedding", "token_embeddings", None)
-
-# Names of prompts; the first that a model has counts.
-QUERY_PROMPTS = ("query",)
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 _logger = logging.getLogger(__name__)
 
 
-class SentenceTransformer(EncoderLength, Model):
-    """Embeddings of texts by a pretrained model, a drop-in for the class of sentence-transformers 6.2.
+class SentenceTransformer(Embedder):
+    """Embeddings of texts or images by a pretrained model, a drop-in for the class of sentence-transformers 6.2.
 
     Parameters
     ----------
@@ -96,6 +92,8 @@ class SentenceTransformer(EncoderLength, Model):
     array([[1.  , 0.78, 0.05]], dtype=float32)
     """
 
+    _encoder: SentenceEncoder | ImageModel
+
     def __init__(
         self,
         model_name_or_path: str | PathLike[str] | None = None,
@@ -125,8 +123,9 @@ class SentenceTransformer(EncoderLength, Model):
         self._similarity = None if similarity_fn_name is None else checked_name(function, similarity_fn_name)
         token = use_auth_token if token is None else token
         directory = find_model(function, model_name_or_path, cache_folder, revision, local_files_only, token)
+        images = open_image_model(function, directory, formats)
         with in_the_name_of(function):
-            self._encoder = SentenceEncoder.from_pretrained(directory, **formats._asdict())
+            self._encoder = images or SentenceEncoder.from_pretrained(directory, **formats._asdict())
         self._set_prompts(function, prompts, default_prompt_name, self._encoder._settings.prompts)
         if truncate_dim is not None:
             self.truncate_dim = truncate_dim
@@ -136,7 +135,7 @@ class SentenceTransformer(EncoderLength, Model):
 
     def encode(
         self,
-        inputs: str | Iterable[str] | None = None,
+        inputs: Any = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
@@ -152,12 +151,14 @@ class SentenceTransformer(EncoderLength, Model):
         chunk_size: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Embed texts.
+        """Embed texts, or images and texts.
 
         Parameters
         ----------
         inputs : str, or N of them
-            A long text is cut to `max_seq_length` tokens. ``sentences`` is the old name of this argument.
+            A long text is cut to `max_seq_length` tokens. ``sentences`` is the old name of this argument. A model of
+            images takes PIL images, file objects, arrays [H, W, C] or [C, H, W], paths of image files, data URIs, and
+            dicts ``{"image": ...}``; one that also reads texts takes both in one list. URLs are unsupported.
         prompt_name : str, optional
             The name of one of `prompts`, put before each text. Default: `default_prompt_name`.
         prompt : str, optional
@@ -204,14 +205,13 @@ class SentenceTransformer(EncoderLength, Model):
             known = listed(map(repr, _OUTPUTS))
             raise ValueError(f"{function}: output_value must be one of {known}; got {shown(output_value)}")
         check_processes(function, device, pool, chunk_size)
-        is_one = isinstance(inputs, str)
-        with in_the_name_of(function, texts="inputs"):
-            given = checked_texts(function, [inputs] if is_one else inputs)
-        texts = list(given)
+        is_one, texts = self._inputs(function, inputs)
         before = self._prompt(function, prompt_name, prompt)
         shows = bool(texts) and is_wanted(show_progress_bar, _logger)
         as_arrays = convert_to_numpy and not convert_to_tensor
         if output_value != "sentence_embedding":
+            if isinstance(self._encoder, ImageModel):
+                raise ValueError(f"{function}: output_value must be 'sentence_embedding' for a model of images")
             if precision not in (None, "float32"):
                 raise ValueError(f"{function}: precision must be 'float32' for {output_value}; got {shown(precision)}")
             found: list[Any] = self._details(function, texts, before, truncate_dim, shows, output_value, as_arrays)
@@ -224,75 +224,6 @@ class SentenceTransformer(EncoderLength, Model):
             with in_the_name_of(function):
                 embeddings = quantize_embeddings(embeddings, precision)
         return results(function, embeddings, is_one, convert_to_numpy, convert_to_tensor)
-
-    def encode_query(
-        self,
-        inputs: str | Iterable[str] | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """Embed queries: `encode` with the prompt "query", unless you give another one."""
-        if prompt_name is None and prompt is None:
-            prompt_name = self._first_name(QUERY_PROMPTS)
-        return self.encode(inputs, prompt_name, prompt, *args, **kwargs)
-
-    def encode_document(
-        self,
-        inputs: str | Iterable[str] | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """Embed documents: `encode` with the first of the prompts "document", "passage" and "corpus" that the model
-        has, unless you give another one."""
-        if prompt_name is None and prompt is None:
-            prompt_name = self._first_name(DOCUMENT_PROMPTS)
-        return self.encode(inputs, prompt_name, prompt, *args, **kwargs)
-
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Compute the similarity of each of `embeddings1` to each of `embeddings2`, by `similarity_fn_name`.
-
-        Parameters
-        ----------
-        embeddings1 : [N, E] or [E]
-            An array, a tensor of torch, or a list of either.
-        embeddings2 : [M, E] or [E]
-
-        Returns
-        -------
-        scores : [N, M]
-            A tensor if an argument is one, or a list of them; else an array.
-        """
-        with in_the_name_of(f"{type(self).__name__}.similarity"):
-            return SimilarityFunction.to_similarity_fn(self.similarity_fn_name)(embeddings1, embeddings2)
-
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Compute the similarity of `embeddings1` [N, E] and `embeddings2` [N, E] at the same index.
-
-        Returns
-        -------
-        scores : [N]
-            A tensor if an argument is one, or a list of them; else an array.
-        """
-        with in_the_name_of(f"{type(self).__name__}.similarity_pairwise"):
-            return SimilarityFunction.to_similarity_pairwise_fn(self.similarity_fn_name)(embeddings1, embeddings2)
-
-    @property
-    def similarity_fn_name(self) -> str:
-        """ "cosine", "dot", "euclidean" or "manhattan". You can set it, also to a SimilarityFunction."""
-        return self._encoder.similarity_fn_name if self._similarity is None else self._similarity
-
-    @similarity_fn_name.setter
-    def similarity_fn_name(self, similarity_fn_name: str | SimilarityFunction | None) -> None:
-        given = similarity_fn_name
-        self._similarity = "cosine" if given is None else checked_name(type(self).__name__, given)
-
-    def get_max_seq_length(self) -> int:
-        """Return `max_seq_length`."""
-        return self.max_seq_length
 
     @property
     def truncate_dim(self) -> int | None:
@@ -314,23 +245,14 @@ class SentenceTransformer(EncoderLength, Model):
         finally:
             self.truncate_dim = before
 
-    def get_embedding_dimension(self) -> int:
-        """Return E, the features of an embedding."""
-        return self._encoder.embed_dim
-
-    def get_sentence_embedding_dimension(self) -> int:
-        """Return E; the old name of `get_embedding_dimension`."""
-        return self.get_embedding_dimension()
-
     @property
-    def tokenizer(self) -> TextTokenizer:
-        """A copy of the tokenizer, with the methods ``encode``, ``tokenize`` and ``decode``."""
-        return TextTokenizer(self._encoder._tokenizer.uncut())
+    def modalities(self) -> list[str]:
+        """The kinds of inputs that the model takes: "text", "image", or both."""
+        return self._encoder.modalities if isinstance(self._encoder, ImageModel) else ["text"]
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the computation, for NumPy."""
-        return self._encoder.dtype
+    def supports(self, modality: str) -> bool:
+        """Return whether the model takes inputs of a kind."""
+        return modality in self.modalities
 
     def encode_multi_process(
         self,
@@ -360,25 +282,23 @@ class SentenceTransformer(EncoderLength, Model):
         )
         return embeddings
 
-    def __repr__(self) -> str:
-        return repr(self._encoder).replace(type(self._encoder).__name__, type(self).__name__, 1)
-
-    def _first_name(self, names: tuple[str, ...]) -> str | None:
-        """Return the first of `names` that is a prompt of the model."""
-        return next((name for name in names if name in self.prompts), None)
-
-    def _first_prompt(self, function: str, names: tuple[str, ...]) -> str:
-        """Return the first prompt among `names`, or the default prompt."""
-        return self._prompt(function, self._first_name(names), None)
-
     def _embeddings(
-        self, texts: list[str], prompt: str, truncate_dim: int | None, normalize: bool | None, shows: bool
+        self, texts: list[Any], prompt: str, truncate_dim: int | None, normalize: bool | None, shows: bool
     ) -> NDArray[Any]:
         arguments: dict[str, Any] = {"prompt": prompt, "truncate_dim": truncate_dim, "normalize": normalize}
         if not shows:
             return self._encoder.encode(texts, **arguments)
         rows = np.empty((len(texts), self._encoder.encode([], **arguments).shape[1]), np.float32)
-        return fill_rows(rows, self._encoder.encode_batches(texts, **arguments), "texts", True)
+        unit = "inputs" if isinstance(self._encoder, ImageModel) else "texts"
+        return fill_rows(rows, self._encoder.encode_batches(texts, **arguments), unit, True)
+
+    def _inputs(self, function: str, inputs: Any) -> tuple[bool, list[Any]]:
+        """Return whether `inputs` is one input, and the list of all inputs."""
+        if isinstance(self._encoder, ImageModel):
+            return self._encoder.inputs_in(function, inputs)
+        is_one = isinstance(inputs, str)
+        with in_the_name_of(function, texts="inputs"):
+            return is_one, list(checked_texts(function, [inputs] if is_one else inputs))
 
     def _details(
         self,
@@ -391,6 +311,7 @@ class SentenceTransformer(EncoderLength, Model):
         as_arrays: bool,
     ) -> list[Any]:
         """Compute the vectors of the tokens of each text; if `output_value` is None, a dict with all results."""
+        assert isinstance(self._encoder, SentenceEncoder)
         with in_the_name_of(function, texts="inputs"):
             embeddings = self._embeddings(texts, prompt, truncate_dim, None, shows) if output_value is None else texts
             found = list(self._encoder.encode_to_rows(texts, prompt=prompt))

@@ -11,8 +11,8 @@ from ..functions.scalars import checked_boolean, checked_integer, checked_real
 from ..layers._constructor_arguments import checked_dtypes
 
 EMBEDDING, RERANKER, LABELS, ENTITIES = "embedding", "reranker", "classifier", "token-classifier"
-TEXT, TEXT_TO_TEXT = "generator", "seq2seq"
-KINDS = (EMBEDDING, RERANKER, LABELS, ENTITIES, TEXT, TEXT_TO_TEXT)
+TEXT, TEXT_TO_TEXT, SPARSE = "generator", "seq2seq", "sparse"
+KINDS = (EMBEDDING, SPARSE, RERANKER, LABELS, ENTITIES, TEXT, TEXT_TO_TEXT)
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,9 @@ class Model:
     dtype, weight_dtype : str, optional
         As for `SentenceEncoder.from_pretrained`. Default: the ones of the `Config`.
     kind : str, optional
-        "embedding", "reranker", "classifier", "token-classifier", "generator" or "seq2seq". Default: as the files say.
-        Only "reranker" makes a reranker of a language model without the files of sentence-transformers.
+        "embedding", "sparse", "reranker", "classifier", "token-classifier", "generator" or "seq2seq". Default: as the
+        files say. Without the files of sentence-transformers only "reranker" makes a reranker of a language model, and
+        only "sparse" sparse embeddings of a masked language model.
     prompt_name : str, optional
         The prompt of requests for embeddings that name none. Default: the default of the model.
 

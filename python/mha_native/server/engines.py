@@ -11,15 +11,24 @@ from time import monotonic
 from typing import Any, TypeAlias
 
 from ..functions.messages import listed, shown
-from ..models import CausalLM, GeneratedText, SentenceEncoder, Seq2SeqLM, TextClassifier, TokenClassifier, kinds
+from ..models import (
+    CausalLM,
+    GeneratedText,
+    SentenceEncoder,
+    Seq2SeqLM,
+    SparseEncoder,
+    TextClassifier,
+    TokenClassifier,
+    kinds,
+)
 from ..models.files.gguf_names import find_gguf
 from ..models.files.hub_cache import find_directory
 from ..models.files.json_files import read_json
-from ..models.files.modules_json import first_transformer
+from ..models.files.modules_json import first_transformer, lists_sparse
 from ..models.heads.token_ranker import is_token_ranker
 from ..models.text.tokenizer import Tokenizer
 from ..serving import Batcher, EncodeBatcher, QueueFull, Request, StepEvent
-from .config import EMBEDDING, ENTITIES, LABELS, RERANKER, TEXT, TEXT_TO_TEXT, Config, Model
+from .config import EMBEDDING, ENTITIES, LABELS, RERANKER, SPARSE, TEXT, TEXT_TO_TEXT, Config, Model
 from .language_ranker import LanguageRanker
 
 
@@ -262,13 +271,14 @@ def open_engine(name: str, settings: Model, config: Config, loop: asyncio.Abstra
     """Open a model by the kind that its files name. This takes as long as reading them."""
     model, formats = settings.path, {"dtype": settings.dtype, "weight_dtype": settings.weight_dtype}
     kind = _kind(model) if settings.kind is None else settings.kind
-    if kind == EMBEDDING:
-        encoder = SentenceEncoder.from_pretrained(model, **formats)  # type: ignore[arg-type]
+    if kind in (EMBEDDING, SPARSE):
+        encoder: SentenceEncoder | SparseEncoder
+        encoder = (SentenceEncoder if kind == EMBEDDING else SparseEncoder).from_pretrained(model, **formats)  # type: ignore[arg-type]
         prompt_name = settings.prompt_name
         if prompt_name is not None and prompt_name not in encoder.prompts:
             known = listed(encoder.prompts)
             raise ValueError(f"{model}: prompt_name must be one of the model, {known}; got {shown(prompt_name)}")
-        return EncodeEngine(name, EMBEDDING, encoder, config, prompt_name)
+        return EncodeEngine(name, kind, encoder, config, prompt_name)
     if settings.prompt_name is not None:
         raise ValueError(f"{model}: prompt_name needs a model of embeddings; this one is {kind}")
     if kind == RERANKER and _is_language_model(model):
@@ -303,6 +313,8 @@ def _kind(model: str | PathLike[str]) -> str | None:
     if Path(model).suffix == ".gguf" or (isinstance(model, str) and find_gguf(model) is not None):
         return TEXT
     home = find_directory(model)
+    if lists_sparse(home):
+        return SPARSE
     if (home / "modules.json").exists() and is_token_ranker(home):
         return RERANKER
     found = kinds.kind_of(home, read_json(first_transformer(home) / "config.json", dict))

@@ -9,7 +9,7 @@ import numpy as np
 from ..functions.messages import listed
 from ..models.text.tokenizer import library_errors
 from .calls import Answer, Call, answer
-from .config import EMBEDDING, ENTITIES, KINDS, LABELS, RERANKER
+from .config import EMBEDDING, ENTITIES, KINDS, LABELS, RERANKER, SPARSE
 from .engines import EncodeEngine, Engine
 from .errors import Failure, of_arguments
 from .inputs import check_count, check_text, check_whole, texts_of
@@ -33,6 +33,14 @@ class _EmbedAll(msgspec.Struct):
     truncate: bool | None = None
     truncation_direction: str = "right"
     prompt_name: str | None = None
+
+
+class _EmbedSparse(msgspec.Struct):
+    inputs: str | list[Any]
+    truncate: bool | None = None
+    truncation_direction: str = "right"
+    prompt_name: str | None = None
+    task: str | None = None  # of this server alone: "query" or "document", for models that treat them differently
 
 
 class _Sentences(msgspec.Struct):
@@ -68,10 +76,6 @@ class _Tokenize(msgspec.Struct):
 class _Decode(msgspec.Struct):
     ids: list[Any]
     skip_special_tokens: bool = True
-
-
-class _Anything(msgspec.Struct):
-    inputs: Any = None
 
 
 def model_of(service: Service, call: Call, *kinds: str) -> Any:
@@ -121,7 +125,32 @@ async def _embed_all(service: Service, call: Call) -> Answer:
 
 
 async def _embed_sparse(service: Service, call: Call) -> Answer:
-    raise Failure("kind", "/embed_sparse needs a model of SPLADE, which this server does not serve.")
+    asked = call.read(_EmbedSparse)
+    check_direction(asked.truncation_direction)
+    texts = texts_of(call, "inputs", asked.inputs)
+    if not all(isinstance(text, str) for text in texts):
+        raise Failure("invalid", "inputs: must be texts", "inputs")
+    engine = model_of(service, call, SPARSE)
+    options = embedding_options(engine, None, None, asked.prompt_name)
+    await check_cuts(service, engine, texts, asked.truncate, asked.prompt_name)
+    headers: tuple[tuple[str, str], ...] = ()
+    try:
+        is_static = engine.model.looks_up(asked.task)
+    except ValueError as error:
+        raise of_arguments(error, "task") from error
+    if is_static:
+        encode = lambda: engine.model.encode(texts, task=asked.task, **options)  # noqa: E731
+        found = await service.in_pool(sum(map(len, texts)), encode)
+    else:
+        found, request = await service.encoded(call, engine, texts, "inputs", task=asked.task, **options)
+        headers = work_headers(call, request)
+
+    def rows() -> Answer:
+        some = (found.row(i) for i in range(found.num_texts))
+        pairs = (zip(indices.tolist(), values.tolist(), strict=True) for indices, values in some)
+        return answer([[{"index": index, "value": value} for index, value in row] for row in pairs], headers)
+
+    return await service.in_pool(len(found.values), rows)
 
 
 async def similarity(service: Service, call: Call) -> Answer:
@@ -205,7 +234,7 @@ async def _tokenize(service: Service, call: Call) -> Answer:
         check_text(f"inputs[{i}]", text, "inputs")
     engine = model_of(service, call, *KINDS)
     library = _library(engine)
-    if engine.kind == EMBEDDING:
+    if engine.kind in (EMBEDDING, SPARSE):
         before = check_prompt(engine, asked.prompt_name)
     elif asked.prompt_name is None:
         before = ""
@@ -267,6 +296,8 @@ async def _info(service: Service, call: Call) -> Answer:
     types: dict[str, Any] = {engine.kind: {}}
     if engine.kind == EMBEDDING:
         types = {EMBEDDING: {"pooling": "+".join(_POOLING.get(mode, mode) for mode in engine.model.pooling_modes)}}
+    if engine.kind == SPARSE:
+        types = {EMBEDDING: {"pooling": "splade"}}  # as there
     if engine.kind in (LABELS, RERANKER):
         names = engine.model.labels
         types[engine.kind] = {
@@ -299,7 +330,7 @@ def _endpoint(path: str, respond: Any, body: type, about: str) -> Endpoint:
 ENDPOINTS = [
     _endpoint("/embed", embed, _Embed, "Embeddings of texts"),
     _endpoint("/embed_all", _embed_all, _EmbedAll, "Vectors of all tokens of texts"),
-    _endpoint("/embed_sparse", _embed_sparse, _Anything, "Is refused: no model of this server is of this kind"),
+    _endpoint("/embed_sparse", _embed_sparse, _EmbedSparse, "Sparse embeddings of texts: tokens with their numbers"),
     _endpoint("/similarity", similarity, _Similarity, "Products of the embedding of a text with those of others"),
     _endpoint("/predict", predict, _Predict, "Labels of texts or pairs with their scores, or entities in texts"),
     _endpoint("/tokenize", _tokenize, _Tokenize, "Tokens of whole texts with their places"),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..functions.arrays import Tensor, to_numpy
 from ..functions.messages import name_of_type, shown
 from ..functions.needed_packages import needed_package, pip_install
-from ..functions.scalars import checked_integer, checked_real
+from ..functions.scalars import checked_boolean, checked_integer, checked_real
 
 Samples: TypeAlias = NDArray[np.float32]  # [samples]
 Channels: TypeAlias = NDArray[np.float32]  # [samples, channels]
@@ -94,10 +94,10 @@ def decode_audio(
     >>> decode_audio(np.array([[0, 16384], [32767, 32767]], np.int16))
     array([0.25     , 0.9999695], dtype=float32)
     """
-    if not split_stereo:
+    if not checked_boolean("decode_audio", "split_stereo", split_stereo):
         return open_audio(source, sampling_rate, source_rate=source_rate).whole()
     with ExitStack() as stack:
-        kept, _ = _path_or_array(source, stack)  # read twice, also a pipe
+        kept, _ = _path_or_array("decode_audio", source, stack)  # read twice, also a pipe
         left, right = (_Recording(kept, sampling_rate, source_rate, side, "decode_audio").whole() for side in (0, 1))
     return left, right
 
@@ -173,7 +173,7 @@ class _Recording:
         self._rate = checked_integer(function, "sampling_rate", sampling_rate, 1, _MOST_RATE)
         stack = ExitStack()
         weakref.finalize(self, stack.close)  # removes a copy with the recording
-        self._source, self._label = _path_or_array(source, stack)
+        self._source, self._label = _path_or_array(function, source, stack)
         self._array: Samples | None = None
         self._length: int | None = None
         self._decode: Callable[[], Iterator[Samples]] = self._decode_file
@@ -386,18 +386,24 @@ def _by_av() -> tuple[OpenFile, Any]:
     return open_file, (av.FFmpegError, ValueError)
 
 
-def _path_or_array(source: AudioSource, stack: ExitStack) -> tuple[Any, str]:
+def _path_or_array(function: str, source: AudioSource, stack: ExitStack) -> tuple[Any, str]:
     """Return the path of a file, or an array; and a name for messages.
 
     File objects and pipes are copied to a temporary file. A decoder that called them from C would lose an interrupt.
     """
     if isinstance(source, (str, PathLike)):
-        path, label = fspath(source), shown(fspath(source))
-        if Path(path).is_fifo() or Path(path).is_char_device():
-            with open(path, "rb") as pipe:
-                return _copied(pipe, stack), label
-        with open(path, "rb"):  # an OSError before any work
-            return path, label
+        try:
+            path = fspath(source)
+            label = shown(path)
+            if not (Path(path).is_fifo() or Path(path).is_char_device()):
+                with open(path, "rb"):  # an OSError before any work
+                    return path, label
+        except OSError:
+            raise
+        except Exception as error:  # no text, or no text of the file system
+            raise ValueError(f"{function}: source must be a path; got {shown(source)}: {shown(error)}") from None
+        with open(path, "rb") as pipe:
+            return _copied(pipe, stack), label
     if hasattr(source, "read"):
         if source.seekable():
             source.seek(0)

@@ -10,12 +10,12 @@ import numpy as np
 
 from ..functions.messages import in_the_name_of, shown
 from ._audio import SAMPLING_RATE, Audio, AudioSource, Joined, open_audio
-from ._calls import in_recording, vad_options_of, with_progress
+from ._calls import in_recording, takes_arguments_of, vad_options_of, with_progress
 from ._mel import HOP
-from ._options import APPENDED, PREPENDED, TEMPERATURES, Segment, TranscriptionInfo, checked_seconds
+from ._options import Segment, TranscriptionInfo, checked_seconds
 from ._transcribe import FRAMES_PER_SECOND, Transcriber, compression_ratio, filled, language_probabilities
-from ._voice_activity import SpanTimes, VadOptions, speech_spans
-from ._word_times import add_words
+from ._voice_activity import SpanTimes, speech_spans
+from ._word_times import HeardWindow, add_words
 from .whisper_model import WhisperModel
 
 _USUAL_SILENCE = 160  # milliseconds between windows, by default
@@ -50,44 +50,16 @@ class BatchedInferencePipeline:
             raise TypeError(f"BatchedInferencePipeline: model must be a WhisperModel; got {shown(model)}")
         self.model = model
 
+    @takes_arguments_of(WhisperModel.transcribe)
     def transcribe(
         self,
         audio: AudioSource,
-        language: str | None = None,
-        task: str = "transcribe",
-        log_progress: bool = False,
-        beam_size: int = 5,
-        best_of: int = 5,
-        patience: float = 1,
-        length_penalty: float = 1,
-        repetition_penalty: float = 1,
-        no_repeat_ngram_size: int = 0,
-        temperature: float | Sequence[float] = TEMPERATURES,
-        compression_ratio_threshold: float | None = 2.4,
-        log_prob_threshold: float | None = -1.0,
-        no_speech_threshold: float | None = 0.6,
-        condition_on_previous_text: bool = True,
-        prompt_reset_on_temperature: float = 0.5,
-        initial_prompt: str | Iterable[int] | None = None,
-        prefix: str | None = None,
-        suppress_blank: bool = True,
-        suppress_tokens: Sequence[int] | None = (-1,),
         without_timestamps: bool = True,
-        max_initial_timestamp: float = 1.0,
-        word_timestamps: bool = False,
-        prepend_punctuations: str = PREPENDED,
-        append_punctuations: str = APPENDED,
-        multilingual: bool = False,
         vad_filter: bool = True,
-        vad_parameters: dict[str, Any] | VadOptions | None = None,
-        max_new_tokens: int | None = None,
-        chunk_length: int | None = None,
         clip_timestamps: Sequence[Mapping[str, float]] | None = None,
         hallucination_silence_threshold: float | None = None,
         batch_size: int = 8,
-        hotwords: str | None = None,
-        language_detection_threshold: float | None = 0.5,
-        language_detection_segments: int = 1,
+        **options: Any,
     ) -> tuple[Iterator[Segment], TranscriptionInfo]:
         """Transcribe a recording, `batch_size` windows at once.
 
@@ -126,8 +98,9 @@ hotwords, language_detection_threshold, language_detection_segments
         TypeError, ValueError
             If an argument breaks a rule, or the recording is damaged: in this call, before the first segment.
         """
-        given = {name: value for name, value in locals().items() if name not in ("self", "audio")}
+        given = {name: value for name, value in locals().items() if name not in ("self", "audio", "options")} | options
         name = "BatchedInferencePipeline.transcribe"
+        vad_parameters = given["vad_parameters"]
         for argument in ("prefix", "hallucination_silence_threshold"):
             if given[argument] is not None:
                 raise ValueError(f"{name}: {argument} must be None; got {shown(given[argument])}")
@@ -159,10 +132,10 @@ hotwords, language_detection_threshold, language_detection_segments
                 f"than a window of {seconds:g} s"
             )
         detected = calls.language(arguments, calls.windows(source if length else whole, None), 0)
-        options = calls.options(arguments, clip_timestamps if clip_timestamps else spans)
-        options.temperatures = options.temperatures[:1]
-        options.condition_on_previous_text = False
-        transcriber = Transcriber(name, calls.model, calls.tokens, options, detected[0], task)
+        chosen = calls.options(arguments, clip_timestamps if clip_timestamps else spans)
+        chosen.temperatures = chosen.temperatures[:1]
+        chosen.condition_on_previous_text = False
+        transcriber = Transcriber(name, calls.model, calls.tokens, chosen, detected[0], arguments["task"])
         segments = self._segments(transcriber, source, [c for c in chunks if c.end > c.start], arguments["batch_size"])
         if arguments["log_progress"]:
             segments = with_progress(segments, length / SAMPLING_RATE)
@@ -174,7 +147,7 @@ hotwords, language_detection_threshold, language_detection_segments
             duration=duration,
             duration_after_vad=length / SAMPLING_RATE,
             all_language_probs=detected[2],
-            transcription_options=options,
+            transcription_options=chosen,
             vad_options=vad_options,
         )
         return segments, info
@@ -206,9 +179,8 @@ hotwords, language_detection_threshold, language_detection_segments
                 segments, _, _ = transcriber.split(attempt, chunk.start / SAMPLING_RATE, seconds)
                 if options.word_timestamps:
                     task = transcriber.task_tokens(languages[i])
-                    last_end = add_words(
-                        model, tokens, task, languages[i], encoded, i, frames[i], segments, options, last_end
-                    )
+                    heard = HeardWindow(model, tokens, task, languages[i], encoded, i, frames[i])
+                    last_end = add_words(heard, segments, options, last_end)
                 for segment in segments:
                     if segment.text.strip():
                         count += 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
 
-from ..functions.messages import in_the_name_of, shown
+from ..functions.messages import in_the_name_of, listed, shown
 from ..functions.progress import progress_bar
 from ..models.speech_seq2seq import SpeechSeq2Seq
 from ._audio import Audio
@@ -18,6 +20,8 @@ from ._transcribe import FRAMES_PER_SECOND, Windows, detect
 from ._voice_activity import SpanTimes, VadOptions
 
 _logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 
 class Calls(NamedTuple):
@@ -75,12 +79,50 @@ class Calls(NamedTuple):
         return TranscriptionOptions(**{name: given[name] for name in names})
 
 
+def takes_arguments_of(other: Callable[..., Any]) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
+    """Return a decorator: the method has the parameters of the method `other`, in its ``**options``.
+
+    A parameter that both have is the method's own, at the place in `other`. One that `other` lacks follows the
+    parameter before it.
+    """
+
+    def decorate(method: Callable[..., _Result]) -> Callable[..., _Result]:
+        parameters = list(inspect.signature(other).parameters.values())
+        own = inspect.signature(method)
+        place = 0
+        for parameter in own.parameters.values():
+            if parameter.kind is not parameter.VAR_KEYWORD:
+                names = [each.name for each in parameters]
+                is_new = parameter.name not in names
+                place = place + 1 if is_new else names.index(parameter.name)
+                parameters[place : place + (not is_new)] = [parameter]
+        signature = own.replace(parameters=parameters)
+
+        @wraps(method)
+        def call(*args: Any, **options: Any) -> _Result:
+            try:
+                given = signature.bind(*args, **options)
+            except TypeError as error:
+                raise TypeError(f"{method.__qualname__}() {error}") from None
+            given.apply_defaults()
+            return method(**given.arguments)
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
 def vad_options_of(function: str, given: Any, **defaults: Any) -> VadOptions:
     """Return the options of the voice-activity filter that a caller gave, or the default ones with `defaults`."""
     if isinstance(given, VadOptions):
         return given
     if given is not None and not isinstance(given, dict):
         raise TypeError(f"{function}: vad_parameters must be a dict or VadOptions; got {shown(given)}")
+    known = [field.name for field in fields(VadOptions)]
+    for name in given or ():
+        if name not in known:
+            raise TypeError(f"{function}: vad_parameters must have names of {listed(known)}; got {shown(name)}")
     with in_the_name_of(function):
         return VadOptions(**{**defaults, **(given or {})})
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
+from queue import SimpleQueue
 from typing import TypeAlias
 
 import numpy as np
@@ -68,9 +69,14 @@ class LogMel:
         frames = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP]
         out = np.empty((len(frames), self.mel_bins), np.float32)
 
-        def compute(firsts: range) -> None:
+        threads = max(1, min(self._num_threads or default_threads(), -(-len(frames) // _BLOCK)))
+        blocks: SimpleQueue[int | None] = SimpleQueue()  # each thread takes its next one when it is free
+        for block in (*range(0, len(frames), _BLOCK), *[None] * threads):
+            blocks.put(block)
+
+        def compute() -> None:
             windowed, power = np.empty((_BLOCK, WINDOW)), np.empty((_BLOCK, WINDOW // 2 + 1), np.float32)
-            for first in firsts:
+            for first in iter(blocks.get, None):
                 count = min(_BLOCK, len(frames) - first)
                 np.multiply(frames[first : first + count], _hann(), out=windowed[:count])
                 spectra = np.fft.rfft(windowed[:count])  # in float64: 1e-5 needs it
@@ -79,15 +85,15 @@ class LogMel:
                 bands = self._to_bands(power[:count], num_threads=1)
                 np.log10(np.maximum(bands, _FLOOR, out=bands), out=out[first : first + count])
 
-        threads = min(self._num_threads or default_threads(), -(-len(frames) // _BLOCK))
         if threads < 2:
-            compute(range(0, len(frames), _BLOCK))
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                for done in [
-                    pool.submit(compute, range(k * _BLOCK, len(frames), threads * _BLOCK)) for k in range(threads)
-                ]:
-                    done.result()
+            compute()
+            return out
+        # A processor may be busy, as with a thread of OpenMP that spins after a call. This thread then does the work.
+        with ThreadPoolExecutor(threads - 1) as pool:
+            others = [pool.submit(compute) for _ in range(threads - 1)]
+            compute()
+            for other in others:
+                other.result()
         return out
 
 

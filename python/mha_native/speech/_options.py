@@ -8,6 +8,7 @@ from typing import Any
 from .. import _core
 from ..functions.messages import shown
 from ..functions.scalars import checked_integer, checked_real
+from ..models.text.prompts import is_text
 from ._prompt import TASKS, Prompt, SpeechTokens
 
 PREPENDED = "\"'“¿([{-"
@@ -220,8 +221,8 @@ def checked_arguments(function: str, given: dict[str, Any], tokens: SpeechTokens
         if name in given:
             found[name] = _core.boolean(function, name, given[name])
     for name, optional in _TEXTS.items():
-        if not (isinstance(given[name], str) or (optional and given[name] is None)):
-            raise TypeError(f"{function}: {name} must be a str{' or None' * optional}; got {shown(given[name])}")
+        if not (optional and given[name] is None):
+            _check_text(function, name, given[name], optional)
     if not isinstance(given["task"], str) or given["task"] not in TASKS:
         raise ValueError(f"{function}: task must be {TASKS[0]!r} or {TASKS[1]!r}; got {shown(given['task'])}")
     if given["language"] is not None:
@@ -229,7 +230,9 @@ def checked_arguments(function: str, given: dict[str, Any], tokens: SpeechTokens
     found["temperature"] = _temperatures(function, given["temperature"])
     found["suppress_tokens"] = _tokens(function, "suppress_tokens", given["suppress_tokens"], -1, vocab_size)
     prompt = given["initial_prompt"]
-    if prompt is not None and not isinstance(prompt, str):
+    if isinstance(prompt, str):
+        _check_text(function, "initial_prompt", prompt)
+    elif prompt is not None:
         found["initial_prompt"] = _tokens(function, "initial_prompt", prompt, 0, vocab_size)
     return found
 
@@ -268,6 +271,13 @@ def _number(function: str, name: str, value: Any, lower: float, upper: float) ->
         rule = "above 0" if lower == math.ulp(0) else rule
         raise ValueError(f"{function}: {name} must be {rule}; got {number}")
     return number
+
+
+def _check_text(function: str, name: str, text: Any, optional: bool = False) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"{function}: {name} must be a str{' or None' * optional}; got {shown(text)}")
+    if not is_text(text):
+        raise ValueError(f"{function}: {name} holds half of a surrogate pair; got {shown(text)}")
 
 
 def _temperatures(function: str, given: Any) -> list[float]:

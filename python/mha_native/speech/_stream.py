@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..functions.arrays import Tensor
-from ..functions.messages import listed
+from ..functions.messages import listed, shown
 from ..functions.scalars import checked_integer, checked_real
 from ._audio import SAMPLING_RATE, Samples, samples_of_blocks
 from ._options import Word
@@ -108,6 +108,10 @@ def transcribe_stream(
     name = "transcribe_stream"
     if refused := [option for option in _OWN if option in options]:
         raise TypeError(f"{name}: a stream chooses {listed(refused)} itself")
+    if not hasattr(model, "transcribe"):
+        raise TypeError(f"{name}: model must be a WhisperModel; got {shown(model)}")
+    if not isinstance(blocks, Iterable):
+        raise TypeError(f"{name}: blocks must be arrays [samples] in an order; got {shown(blocks)}")
     rate = checked_integer(name, "sampling_rate", sampling_rate, 1)
     step = round(checked_real(name, "step_seconds", step_seconds) * SAMPLING_RATE)
     if not 0 < step <= _MOST * SAMPLING_RATE / 2:

@@ -12,7 +12,7 @@ from ._decode import Decoded, SearchOptions, decode
 from ._options import APPENDED, PREPENDED, Segment, TranscriptionOptions, check_room
 from ._prompt import SECONDS_PER_TIMESTAMP, Prompt, SpeechTokens
 from ._rules import TokenRules
-from ._word_times import add_words
+from ._word_times import HeardWindow, add_words
 
 FRAMES_PER_SECOND = 100
 _FRAMES_PER_TIMESTAMP = 2
@@ -209,9 +209,8 @@ class Transcriber:
                 following = seek + (num_frames if advance is None else advance)
                 if options.word_timestamps:
                     task = self.task_tokens(language)
-                    add_words(
-                        self._model, self.tokens, task, language, encoded, 0, num_frames, segments, options, last_end
-                    )
+                    heard = HeardWindow(self._model, self.tokens, task, language, encoded, 0, num_frames)
+                    add_words(heard, segments, options, last_end)
                     end_of_words = _end(segments)
                     if not is_closed and end_of_words is not None and end_of_words * FRAMES_PER_SECOND > seek:
                         following = round(end_of_words * FRAMES_PER_SECOND)

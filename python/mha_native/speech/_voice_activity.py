@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..functions.messages import shown
+from ..functions.messages import in_the_name_of, shown
 from ..functions.needed_packages import needed_package, pip_install
 from ..functions.scalars import checked_real
-from ._audio import SAMPLING_RATE, Audio, Samples, open_audio
+from ._audio import SAMPLING_RATE, Audio, AudioSource, open_audio
 
 Probabilities: TypeAlias = NDArray[np.float32]  # [windows]
 
@@ -95,19 +95,21 @@ class VadOptions:
             if field.name == "method":
                 if value not in METHODS:
                     raise ValueError(f"{function}: method must be {' or '.join(METHODS)}; got {shown(value)}")
-            elif not (value is None and field.name == "neg_threshold") and value != math.inf:
+            elif not (value is None and field.name == "neg_threshold"):
                 most = 1.0 if field.name.endswith("threshold") else math.inf
-                if not 0 <= checked_real(function, field.name, value) <= most:
+                is_most = most == math.inf and isinstance(value, float) and value == most  # an endless time
+                if not (is_most or 0 <= checked_real(function, field.name, value) <= most):
                     rule = "from 0 to 1" if most == 1 else "at least 0"
                     raise ValueError(f"{function}: {field.name} must be {rule}; got {shown(value)}")
 
 
-def speech_spans(audio: Audio | Samples, options: VadOptions | None = None) -> list[tuple[int, int]]:
+def speech_spans(audio: Audio | AudioSource, options: VadOptions | None = None) -> list[tuple[int, int]]:
     """Return the first sample and the end of each span of speech.
 
     Parameters
     ----------
-    audio : [samples] at 16 kHz, or a recording that is read in pieces
+    audio : path, file object, or array [samples] at 16 kHz
+        As for `decode_audio`.
     options : VadOptions, optional
 
     Returns
@@ -118,7 +120,7 @@ def speech_spans(audio: Audio | Samples, options: VadOptions | None = None) -> l
     Raises
     ------
     TypeError, ValueError
-        If an option is out of its range.
+        If an option is out of its range, or the recording is damaged.
     ImportError
         If the network or ONNX Runtime is missing.
 
@@ -135,11 +137,16 @@ def speech_spans(audio: Audio | Samples, options: VadOptions | None = None) -> l
     >>> speech_spans(sound, VadOptions(method="energy", speech_pad_ms=0))
     [(47616, 96256)]
     """
-    name, options = "speech_spans", options or VadOptions()
+    name, options = "speech_spans", VadOptions() if options is None else options
+    if not isinstance(options, VadOptions):
+        raise TypeError(f"{name}: options must be VadOptions; got {shown(options)}")
     options.check(name)
-    opened: Audio = open_audio(audio, function=name) if isinstance(audio, np.ndarray) else audio
     judge = _by_silero(name) if options.method == "silero" else _by_energy
-    probabilities = judge(_windows(opened))
+    with in_the_name_of(name, source="audio"):
+        opened: Any = audio
+        if not (hasattr(audio, "read") and hasattr(audio, "length")):
+            opened = open_audio(audio, function=name)
+        probabilities = judge(_windows(opened))
     return _padded(_found(probabilities, opened.length, options), opened.length, options)
 
 

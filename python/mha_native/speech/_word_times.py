@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,24 +16,57 @@ _PAUSE = 4  # usual words
 _MOST_APART = 0.5  # seconds between a timestamp and the word next to it
 
 
+class HeardWindow(NamedTuple):
+    """A window of a recording, as a decoder reads it for the times of words.
+
+    Parameters
+    ----------
+    model : SpeechSeq2Seq
+    tokens : SpeechTokens
+    task : sequence of int
+        The tokens of language and task.
+    language : str
+        Its code.
+    encoded : EncodedSpeech
+        Several windows.
+    place : int
+        Of this one among them.
+    num_frames : int
+        The frames of the spectrogram that belong to the recording.
+    """
+
+    model: Any
+    tokens: SpeechTokens
+    task: Sequence[int]
+    language: str
+    encoded: Any
+    place: int
+    num_frames: int
+
+    def words(self, text: list[int]) -> list[TimedWord]:
+        """Return the words of a text with their times in the window, by the weights of the heads of alignment."""
+        if not text:
+            return []
+        tokens = self.tokens
+        before = [tokens.start, *self.task]
+        read = [*before, tokens.no_timestamps, *text, tokens.end]
+        weights, logits = self.model.alignment(self.encoded, self.place, read, logits=True)
+        heard: NDArray[np.float32] = weights[:, :, : self.num_frames // 2]
+        heard = heard / heard.sum(-1, keepdims=True)
+        first = len(before)  # the row that reads the last token before the text
+        probabilities = _probabilities(logits[first : first + len(text), : tokens.end], text)
+        return align_words(heard, text, probabilities, tokens.tokenizer, self.language, before=first)
+
+
 def add_words(
-    model: Any,
-    tokens: SpeechTokens,
-    task: Sequence[int],
-    language: str,
-    encoded: Any,
-    window: int,
-    num_frames: int,
-    segments: Sequence[Segment],
-    options: TranscriptionOptions,
-    last_end: float,
+    window: HeardWindow, segments: Sequence[Segment], options: TranscriptionOptions, last_end: float
 ) -> float:
     """Give the segments of a window their words, and times by these.
 
     `last_end` is the end of the last speech before the window, in seconds. Return the end of the last speech in it.
     """
-    texts = [[token for token in segment.tokens if token < tokens.end] for segment in segments]
-    words = _aligned(model, tokens, task, language, encoded, window, num_frames, list(chain.from_iterable(texts)))
+    texts = [[token for token in segment.tokens if token < window.tokens.end] for segment in segments]
+    words = window.words(list(chain.from_iterable(texts)))
     lengths = [word.end - word.start for word in words if word.end != word.start]
     usual = min(_LONGEST_MEDIAN, float(np.median(lengths))) if lengths else 0.0
     if lengths:
@@ -53,29 +86,6 @@ def add_words(
             last_end = _fit(segment, found, usual, last_end)
         segment.words = found
     return last_end
-
-
-def _aligned(
-    model: Any,
-    tokens: SpeechTokens,
-    task: Sequence[int],
-    language: str,
-    encoded: Any,
-    window: int,
-    num_frames: int,
-    text: list[int],
-) -> list[TimedWord]:
-    """Return the words of a text with their times in the window, by the weights of the heads of alignment."""
-    if not text:
-        return []
-    before = [tokens.start, *task]
-    read = [*before, tokens.no_timestamps, *text, tokens.end]
-    weights, logits = model.alignment(encoded, window, read, logits=True)
-    heard: NDArray[np.float32] = weights[:, :, : num_frames // 2]
-    heard = heard / heard.sum(-1, keepdims=True)
-    first = len(before)  # the row that reads the last token before the text
-    probabilities = _probabilities(logits[first : first + len(text), : tokens.end], text)
-    return align_words(heard, text, probabilities, tokens.tokenizer, language, before=first)
 
 
 def _probabilities(logits: NDArray[np.float32], text: Sequence[int]) -> NDArray[np.float32]:

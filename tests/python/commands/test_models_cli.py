@@ -17,6 +17,7 @@ pytest.importorskip("tokenizers")
 import tiny_bert
 import tiny_classifiers
 import tiny_language_model
+import tiny_sparse
 import tiny_speech
 
 import mha_native.models as models
@@ -53,6 +54,7 @@ def test_models_of_every_kind(cache: Path, tmp_path: Path, capsys: pytest.Captur
     assert run(capsys, "models") == (0, f"No models in the cache {cache}\n", "")
     plain = tiny_bert.write(tmp_path / "bert")
     hub_caches.fill(cache, "org/embeds", plain)
+    hub_caches.fill(cache, "org/sparse", tiny_sparse.write_files(tmp_path / "sparse"))
     hub_caches.fill(cache, "org/labels", tiny_classifiers.write(tmp_path / "labels"))
     hub_caches.fill(cache, "org/tokens", tiny_classifiers.write(tmp_path / "tokens", tokens=True))
     hub_caches.fill(cache, "org/continues", tiny_language_model.write(tmp_path / "gpt2"))
@@ -69,6 +71,7 @@ def test_models_of_every_kind(cache: Path, tmp_path: Path, capsys: pytest.Captur
     }
     assert rows == {
         "org/embeds": ("bert", "embedding", TEXT),
+        "org/sparse": ("bert", "sparse embedding", TEXT),
         "org/labels": ("bert", "classifier", TEXT),
         "org/tokens": ("bert", "token classifier", TEXT),
         "org/continues": ("gpt2", "language model", CHAT),
@@ -83,6 +86,7 @@ def test_models_of_every_kind(cache: Path, tmp_path: Path, capsys: pytest.Captur
     assert found["org/embeds"]["bytes"] == size + len(hub_caches.COMMIT)
     # The names are the ones that the classes take.
     models.SentenceEncoder.from_pretrained("org/embeds")
+    models.SparseEncoder.from_pretrained("org/sparse")
     models.TextClassifier.from_pretrained("org/labels")
     models.TokenClassifier.from_pretrained("org/tokens")
     for name in ("org/writes", "org/faster"):

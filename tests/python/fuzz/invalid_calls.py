@@ -48,8 +48,11 @@ COUNTS, MOST_COUNTED = ("num_layers",), 1000
 MOST_NUMBERS = 1 << 26  # of an array
 TEXTS = ("texts", "prompts", "prompt", "sequences")  # read one by one; an array has the tokens of many
 
+# Arguments that are opened as files.
+MODELS = ("model", "model_size_or_path")
+
 # Arguments that a call iterates over, whose own errors pass through.
-OF_THE_CALLER = ("texts", "sequences")
+OF_THE_CALLER = ("texts", "sequences", "blocks")
 
 
 @dataclass
@@ -98,7 +101,7 @@ def entries_of(value: Any) -> list[str]:
 
 def judge(call: str, function: str, names: list[str], error: BaseException, is_untouched: bool) -> Outcome:
     outcome = Outcome(call, error, [])
-    kinds = MAY_RAISE + (OSError,) * (names[0] == "model") + (Failure,) * (names[0] in OF_THE_CALLER)
+    kinds = MAY_RAISE + (OSError,) * (names[0] in MODELS) + (Failure,) * (names[0] in OF_THE_CALLER)
     if type(error) not in kinds and not isinstance(error, MemoryError | FileNotFoundError):
         outcome.complaints.append(f"{type(error).__name__} came out")
     message = str(error)

@@ -18,6 +18,7 @@ from mutations import Failure
 import mha_native
 import mha_native.interop.onnx
 import mha_native.serving
+import mha_native.speech
 from mha_native import KVCache
 
 HERE = Path(__file__).parent
@@ -36,7 +37,8 @@ def _run(program: str, seed: int, count: int) -> None:
 def _public_functions() -> set[str]:
     """Functions, classes and methods that take arguments, as messages name them."""
     names = {f"reference.{name}" for name in mha_native.reference.__all__}
-    for module in (mha_native, mha_native.interop.onnx, mha_native.models, mha_native.optim, mha_native.serving):
+    modules = [mha_native, mha_native.interop.onnx, mha_native.models, mha_native.optim, mha_native.serving]
+    for module in (*modules, mha_native.speech):
         for name in module.__all__:
             thing = getattr(module, name)
             if inspect.isfunction(thing) and inspect.signature(thing).parameters:
@@ -55,7 +57,9 @@ def _public_functions() -> set[str]:
                 names |= {name} | {f"{owner[w] if owner[w] in module.__all__ else name}.{w}" for w in own}
     # Classes that `from_pretrained`, `encode`, `decoder`, `submit` and `forward_and_record` make.
     made = {"CausalLM", "SentenceEncoder", "Seq2SeqLM", "SparseEncoder", "EncodeRequest", "Request", "Tape"}
-    return names - made - {"SpeechSeq2Seq", "EncodedSpeech", "SpeechDecoder"}
+    # Results of transcripts, and options that a call checks.
+    records = {"Segment", "TranscriptionInfo", "TranscriptionOptions", "VadOptions", "VadOptions.check", "Word"}
+    return names - made - records - {"SpeechSeq2Seq", "EncodedSpeech", "SpeechDecoder"}
 
 
 def test_the_catalogue_has_all_that_is_public() -> None:

@@ -24,7 +24,7 @@ def _layer(sizes: tuple[int, int], dtype: Any = F32, **more: Any) -> FeedForward
     return randomized(FeedForward(*sizes, **({"activation": "silu"} | more), gated=True, dtype=dtype, seed=1))
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "swiglu_oai"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "swiglu_oai", "quick_gelu"])
 @every_size
 def test_against_the_oracle(sizes: tuple[int, int], activation: str, isa: str, dtype: Any, num_threads: int) -> None:
     layer = _layer(sizes, dtype, activation=activation)

@@ -22,7 +22,7 @@ pytestmark = matrix(dtype=ALL)
 
 WIDTHS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 129, 384, 1000]
 QUICK_WIDTHS = [1, 3, 17, 65, 384]
-ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "silu"]
+ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"]
 NORMS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "layer": (mha.layer_norm_gradient, {}),
     "rms": (mha.rms_norm_gradient, {}),
@@ -280,8 +280,11 @@ def test_the_oracle_and_the_results_against_torch(dtype: Any) -> None:
         ),
     }
     for kind in ACTIVATIONS:
-        function = getattr(functional, kind.removesuffix("_tanh"))
-        out = function(x, approximate="tanh") if kind == "gelu_tanh" else function(x)
+        if kind == "quick_gelu":
+            out = x * torch.sigmoid(1.702 * x)
+        else:
+            function = getattr(functional, kind.removesuffix("_tanh"))
+            out = function(x, approximate="tanh") if kind == "gelu_tanh" else function(x)
         calls[kind] = (
             out,
             (x,),

@@ -147,7 +147,7 @@ CASES: dict[str, Case] = {
         f"feed-forward {kind} {'gated' * gated}": Case(
             mha.FeedForward(E, F, activation=kind, gated=gated, bias=("linear1",) if gated else True, **F64), x
         )
-        for kind in ("relu", "gelu", "gelu_tanh", "silu")
+        for kind in ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu")
         for gated in (False, True)
     },
     "attention": Case(attention(), x),

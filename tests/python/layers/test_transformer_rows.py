@@ -20,7 +20,7 @@ pytestmark = matrix(dtype=ALL)
 WIDTHS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 129, 384, 1000]
 QUICK_WIDTHS = [width for width in WIDTHS if width % 2 == 1 or width == 64]
 SIZES = [(1, 1), (5, 1), (1, 7), (8, 16), (29, 37), (64, 256), (65, 255), (130, 1025), (384, 96)]  # E, F
-ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "silu"]
+ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "silu", "quick_gelu"]
 
 
 def _check(layer: Any, x: np.ndarray, label: str, num_threads: int | None = None) -> np.ndarray:
@@ -254,6 +254,9 @@ def test_the_oracle_by_hand() -> None:
         reference.activate([-1, 0, 1], "gelu_tanh"), [-0.15880800939172324, 0, 0.8411919906082768]
     )
     np.testing.assert_allclose(reference.activate([-1, 0, 1], "silu"), [-0.2689414213699951, 0, 0.7310585786300049])
+    np.testing.assert_allclose(
+        reference.activate([-1, 0, 1], "quick_gelu"), [-0.1542042340671787, 0, 0.8457957659328212]
+    )
     np.testing.assert_allclose(reference.activate([-1000, -700, 800], "silu"), [0, -6.90177358063184e-302, 800])
     state = {"linear1.weight": [[1], [-1]], "linear1.bias": [0, 1], "linear2.weight": [[2, 3]], "linear2.bias": [5]}
     np.testing.assert_array_equal(reference.feed_forward([[4], [-4]], state), [[13], [20]])

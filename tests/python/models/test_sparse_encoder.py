@@ -4,52 +4,24 @@ from __future__ import annotations
 
 import json
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tiny_tokenizers
+import tiny_sparse
+from tiny_sparse import FAMILIES, TEXTS
 from tolerance import assert_close, assert_same_bits
 
 from mha_native.models import SentenceEncoder, SparseEmbeddings, SparseEncoder
+from mha_native.models.architecture.norms import NormConfig
 from mha_native.models.heads import masked_language
+from mha_native.models.heads.masked_language import MaskedHead, MaskedHeadConfig, SparsePooling
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 library = pytest.importorskip("sentence_transformers")
 torch = pytest.importorskip("torch")
-
-TEXTS = ["the dog", "", "abba a dog", "unknown", "the " * 50, "[CLS] a"]
-_SIZES = {
-    "vocab_size": 37, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40,
-    "max_position_embeddings": 34,
-}  # fmt: skip
-_OF_DISTILBERT = {
-    "vocab_size": 37, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40, "max_position_embeddings": 34,
-}  # fmt: skip
-_OF_MODERNBERT = _SIZES | dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
-FAMILIES: dict[str, dict[str, Any]] = {
-    "bert": _SIZES | {"hidden_act": "gelu_new"},
-    "distilbert": _OF_DISTILBERT,
-    "roberta": _SIZES | {"pad_token_id": 0},
-    "mpnet": _SIZES,
-    "modernbert": _OF_MODERNBERT | {"cls_token_id": 2, "sep_token_id": 3},
-}
-
-
-def _write(folder: Path, family: str = "bert", **settings: Any) -> Path:
-    torch.manual_seed(7)
-    config = transformers.AutoConfig.for_model(family, **FAMILIES[family], **settings)
-    model = transformers.AutoModelForMaskedLM.from_config(config).eval()
-    with torch.no_grad():
-        for weights in model.parameters():
-            weights += 0.2 * torch.randn_like(weights)
-    model.save_pretrained(folder)
-    (folder / "tokenizer.json").write_text(tiny_tokenizers.word_piece().to_str(), encoding="utf-8")
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    contents = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 30, **names}
-    (folder / "tokenizer_config.json").write_text(json.dumps(contents), encoding="utf-8")
-    return folder
 
 
 def _assert_like(actual: SparseEmbeddings, expected: Any) -> None:
@@ -64,20 +36,20 @@ def _assert_like(actual: SparseEmbeddings, expected: Any) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families(tmp_path: Path, family: str, tied: bool) -> None:
     further = {"decoder_bias": tied, "classifier_bias": not tied} if family == "modernbert" else {}
-    home = _write(tmp_path / "model", family, tie_word_embeddings=tied, **further)
+    home = tiny_sparse.write_masked(tmp_path / "model", family, tie_word_embeddings=tied, **further)
     model = SparseEncoder.from_pretrained(home)
     theirs = library.SparseEncoder(str(home), device="cpu")
     _assert_like(model.encode(TEXTS), theirs.encode(TEXTS))
     for strategy, activation in (("sum", "relu"), ("max", "log1p_relu"), ("sum", "log1p_relu")):
         theirs[1].pooling_strategy, theirs[1].activation_function = strategy, activation
-        theirs.save_pretrained(str(tmp_path / strategy / activation))
+        theirs.save_pretrained(str(tmp_path / strategy / activation), create_model_card=False)
         ours = SparseEncoder.from_pretrained(tmp_path / strategy / activation)
         _assert_like(ours.encode(TEXTS), theirs.encode(TEXTS))
 
 
 def test_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They do not depend on other texts, on threads, or on the columns that are computed at once."""
-    home = _write(tmp_path)
+    home = tiny_sparse.write_masked(tmp_path)
     model = SparseEncoder.from_pretrained(home)
     whole = model.encode(TEXTS)
     alone = SparseEmbeddings.concatenated((model.encode(text, num_threads=1) for text in TEXTS), model.embed_dim)
@@ -94,9 +66,9 @@ def test_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_settings_of_sentence_transformers(tmp_path: Path) -> None:
     theirs = library.SparseEncoder(
-        str(_write(tmp_path / "model")), device="cpu", prompts={"query": "the "}, max_active_dims=6
+        str(tiny_sparse.write_masked(tmp_path / "model")), device="cpu", prompts={"query": "the "}, max_active_dims=6
     )
-    theirs.save_pretrained(str(tmp_path / "saved"))
+    theirs.save_pretrained(str(tmp_path / "saved"), create_model_card=False)
     model = SparseEncoder.from_pretrained(tmp_path / "saved")
     assert (model.max_active_dims, model.similarity_fn_name) == (6, "dot")
     found = model.encode(TEXTS)
@@ -119,8 +91,28 @@ def test_settings_of_sentence_transformers(tmp_path: Path) -> None:
     assert_same_bits(SparseEncoder.from_pretrained(tmp_path / "saved").encode(TEXTS).to_dense(), found.to_dense())
 
 
+def test_memory_of_the_head() -> None:
+    """The array [tokens, vocabulary] is never stored whole, nor in large parts."""
+    width, words, tokens = 16, 30_522, 2048
+    rng = np.random.default_rng(0)
+    names = MaskedHeadConfig("dense", "norm", "matrix", "bias", width, words, "gelu", True, NormConfig("layer", 1e-5))
+    shapes = dict(names.tensor_shapes())
+    weights: Any = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    head = MaskedHead(names, weights, SparsePooling())
+    rows, cu_seqlens = rng.standard_normal((tokens, width), np.float32), np.arange(0, tokens + 1, 128)
+    head.vectors(rows, cu_seqlens, 1)
+    tracemalloc.start()
+    try:
+        head.vectors(rows, cu_seqlens, 1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    whole = 4 * tokens * words  # 250 MB
+    assert peak < whole / 12
+
+
 def test_refusals(tmp_path: Path) -> None:
-    home = _write(tmp_path / "model")
+    home = tiny_sparse.write_masked(tmp_path / "model")
     model = SparseEncoder.from_pretrained(home)
     with pytest.raises(ValueError, match=r"SparseEncoder\.encode: max_active_dims must be at least 1"):
         model.encode(TEXTS, max_active_dims=0)
@@ -141,7 +133,7 @@ def test_refusals(tmp_path: Path) -> None:
     refused("model_type must be of a family with masked language models", model_type="nomic_bert")
     refused("does not hold the model of config.json: missing: cls.predictions.decoder.", tie_word_embeddings=False)
     SentenceEncoder.from_pretrained(home)  # which needs no head
-    library.SparseEncoder(str(home), device="cpu").save_pretrained(str(tmp_path / "saved"))
+    library.SparseEncoder(str(home), device="cpu").save_pretrained(str(tmp_path / "saved"), create_model_card=False)
     path = tmp_path / "saved" / "1_SpladePooling" / "config.json"
     path.write_text('{"pooling_strategy": "mean"}', encoding="utf-8")
     with pytest.raises(ValueError, match="pooling_strategy must be 'max' or 'sum'; got 'mean'"):

@@ -24,9 +24,10 @@ import tiny_bert
 import tiny_classifiers
 import tiny_generators
 import tiny_language_model
+import tiny_sparse
 from http_server import Running, running
 
-from mha_native.models import SentenceEncoder, Seq2SeqLM, TokenClassifier
+from mha_native.models import SentenceEncoder, Seq2SeqLM, SparseEncoder, TokenClassifier
 from mha_native.sentence_transformers import CrossEncoder
 from mha_native.server import Config, Model, model_files
 from mha_native.server.application import _ENDPOINTS
@@ -56,6 +57,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (encoder / "config_sentence_transformers.json").write_text(json.dumps(PROMPTS))
     return {
         "embed": encoder,
+        "sparse": tiny_sparse.write_files(home / "sparse"),
         "entities": tiny_classifiers.write(home / "entities", tokens=True),
         "judge": tiny_language_model.write(home / "judge", RANKER, n_positions=200),
         "write": tiny_language_model.write(home / "write", n_positions=200),
@@ -75,8 +77,8 @@ def test_every_kind_of_model_has_its_endpoints(server: Running, models: dict[str
     post = server.client.post
     kinds = {entry["id"]: entry["kind"] for entry in server.client.get("/models/v1/models").json()["data"]}
     assert kinds == {
-        "embed": "embedding", "entities": "token-classifier", "judge": "reranker", "write": "generator",
-        "translate": "seq2seq", "quantized": "embedding",
+        "embed": "embedding", "sparse": "sparse", "entities": "token-classifier", "judge": "reranker",
+        "write": "generator", "translate": "seq2seq", "quantized": "embedding",
     }  # fmt: skip
     entities, text = TokenClassifier.from_pretrained(models["entities"]), "the dog a b c"
     for path in ("/predict?model=entities", "/?model=entities"):
@@ -161,7 +163,11 @@ REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
     ("/v1/completions", {"model": "translate", "prompt": [10**9]}, 400, "prompt"),
     ("/v1/completions", {"model": "write", "prompt": "a", "num_beams": 2}, 400, "encoder-decoder"),
     ("/v1/chat/completions", {"model": "translate", "messages": [{"role": "user", "content": "a"}]}, 400, "seq2seq"),
-    ("/embed_sparse", {"inputs": "a"}, 424, "SPLADE"),
+    ("/embed_sparse?model=embed", {"inputs": "a"}, 424, "sparse"),
+    ("/embed_sparse", {"inputs": [[1, 2]]}, 422, "inputs"),
+    ("/embed_sparse", {"inputs": "a", "task": "other"}, 422, "task must be one of the model"),
+    ("/embed_sparse", {"inputs": "a", "prompt_name": "other"}, 422, "prompt_name"),
+    ("/embed_sparse", {"inputs": "a " * 30, "truncate": False}, 422, "at most 20 tokens"),
     ("/predict?model=entities", {"inputs": "a", "raw_scores": True}, 422, "raw_scores"),
     ("/predict?model=entities", {"inputs": "a", "parameters": {"top_k": 1}}, 422, "top_k"),
     ("/predict?model=entities", {"inputs": "a", "parameters": {"aggregation_strategy": "x"}}, 422, "strategy"),
@@ -174,6 +180,21 @@ REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
     ("/decode?model=embed", {"ids": []}, 400, "ids"),
     ("/embed_all?model=embed", {"inputs": [[1, 2]]}, 422, "inputs"),
 ]
+
+
+def test_sparse_embeddings(server: Running, models: dict[str, Path]) -> None:
+    model = SparseEncoder.from_pretrained(models["sparse"])
+    texts = ["the dog", "a cat !", "dog " * 40]
+    for task, prompt_name in ((None, None), ("document", None), ("query", "query")):
+        body = {"inputs": texts, "task": task, "prompt_name": prompt_name}
+        found = server.client.post("/embed_sparse", json=body).json()
+        expected = model.encode(texts, task=task, prompt_name=prompt_name)
+        for i, row in enumerate(found):
+            indices, values = expected.row(i)
+            assert [entry["index"] for entry in row] == indices.tolist()
+            np.testing.assert_array_equal(np.array([entry["value"] for entry in row], np.float32), values)
+    assert len(server.client.post("/embed_sparse", json={"inputs": "the dog"}).json()) == 1
+    assert server.client.get("/info?model=sparse").json()["model_type"] == {"embedding": {"pooling": "splade"}}
 
 
 def test_refused_requests(server: Running) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from typing import Any
@@ -125,6 +126,8 @@ def test_joined_speech_has_no_silence() -> None:
     [
         ({"threshold": 1.5}, ValueError, "threshold must be from 0 to 1; got 1.5"),
         ({"neg_threshold": -1}, ValueError, "neg_threshold must be from 0 to 1; got -1"),
+        ({"threshold": math.inf}, ValueError, "threshold"),
+        ({"neg_threshold": math.inf}, ValueError, "neg_threshold"),
         ({"speech_pad_ms": -1}, ValueError, "speech_pad_ms must be at least 0; got -1"),
         ({"max_speech_duration_s": float("nan")}, ValueError, "max_speech_duration_s"),
         ({"min_silence_duration_ms": "2"}, TypeError, "min_silence_duration_ms"),
@@ -151,3 +154,11 @@ except ImportError as error:
         "speech_spans: the network of method='silero' is in the package silero-vad: "
         "pip install onnxruntime silero-vad; method='energy' needs no package\n"
     )
+
+
+def test_sources_and_options_of_other_types_are_refused_by_name() -> None:
+    for audio, message in ((3, "audio must be"), (b"x", "audio must be"), ("a\0b", "audio must be a path")):
+        with pytest.raises((TypeError, ValueError), match=f"^speech_spans: {message}"):
+            speech_spans(audio, VadOptions(method="energy"))
+    with pytest.raises(TypeError, match="^speech_spans: options must be VadOptions; got 0"):
+        speech_spans(np.zeros(10, np.float32), 0)  # type: ignore[arg-type]

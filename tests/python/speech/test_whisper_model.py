@@ -162,6 +162,9 @@ def test_batches_have_the_text_of_windows_alone(model: WhisperModel) -> None:
         ({"language": "xx"}, "language must be a code of the model"),
         ({"suppress_tokens": [99999]}, "a token of suppress_tokens must be from -1 to 51863; got 99999"),
         ({"initial_prompt": [-2]}, "a token of initial_prompt must be from 0"),
+        ({"prefix": "a\ud800"}, "prefix holds half of a surrogate pair; got 'a\\ud800'"),
+        ({"hotwords": "\udc00"}, "hotwords holds half of a surrogate pair"),
+        ({"initial_prompt": "\ud800"}, "initial_prompt holds half of a surrogate pair"),
         ({"clip_timestamps": "0,x"}, "clip_timestamps must be seconds with commas between them; got '0,x'"),
         ({"clip_timestamps": [-1.0]}, "a time of clip_timestamps must be from 0 to 1e+09; got -1.0"),
         ({"clip_timestamps": [1e308]}, "a time of clip_timestamps must be from 0 to 1e+09; got 1e+308"),
@@ -227,3 +230,13 @@ def test_arguments_are_those_of_faster_whisper() -> None:
             inspect.signature(getattr(module, record)).parameters for module in (mha_native.speech, peer.transcribe)
         )
         assert list(own) == list(other)
+
+
+def test_an_argument_that_there_is_not_is_named(model: WhisperModel) -> None:
+    pipeline = BatchedInferencePipeline(model)
+    with pytest.raises(TypeError, match=r"^BatchedInferencePipeline\.transcribe\(\) got an unexpected .*'beams'$"):
+        pipeline.transcribe(recording("second"), beams=2)
+    with pytest.raises(TypeError, match=r"transcribe\(\) missing a required argument: 'audio'$"):
+        pipeline.transcribe()
+    with pytest.raises(ValueError, match="language must be 'en' for a model of English; got 'de'"):
+        pipeline.transcribe(recording("second"), "de")  # at its place

@@ -26,6 +26,7 @@ ACTIVATIONS = {
     "gelu": lambda x: x / 2 * (1 + _erf(x / math.sqrt(2)).astype(np.float64)),
     "gelu_new": _gelu_tanh,
     "gelu_pytorch_tanh": _gelu_tanh,
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
     "silu": _silu,
     "swish": _silu,
 }

@@ -74,6 +74,9 @@ STACKS: dict[str, dict[str, Any]] = {
     "gated, post-LN": {
         "embed_dim": 29, "num_heads": 1, "feedforward_dim": 70, "activation": "gelu_tanh", "gated": True, "bias": False,
     },
+    "of CLIP": {
+        "embed_dim": 32, "num_heads": 2, "feedforward_dim": 72, "activation": "quick_gelu", "norm_first": True,
+    },
     "large eps": {"embed_dim": 24, "num_heads": 2, "feedforward_dim": 24, "eps": 0.5, "activation": "gelu_tanh"},
     "RMSNorm": {
         "embed_dim": 48, "num_heads": 4, "num_kv_heads": 2, "feedforward_dim": 100, "norm": "rms", "eps": 1e-6,

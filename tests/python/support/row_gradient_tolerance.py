@@ -76,6 +76,7 @@ def activation(x: Array, dout: Array, kind: str, up: Array | None = None) -> dic
             "gelu": a**2 / 2,
             "gelu_tanh": np.sqrt(8 / np.pi) * (a + 0.044715 * a**3),
             "silu": a,
+            "quick_gelu": 1.702 * a,
         }[kind]
         exponent = np.minimum(exponent, 2000)
         # The tail, and a f(a) <= (1 + exponent's slope times a) tail.

@@ -77,7 +77,7 @@ from mha_native import (
 )
 from mha_native import reference as oracle
 
-STEEPEST = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1, "swiglu_oai": 1.1}
+STEEPEST = {"relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1, "swiglu_oai": 1.1, "quick_gelu": 1.1}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-// Activations: relu, GELU in its exact form and by tanh, SiLU, and the clamped SwiGLU of gpt-oss.
+// Activations: relu, GELU in its exact form, by tanh and by a logistic function, SiLU, and the clamped SwiGLU of gpt-oss.
 //
 // All but relu are x F(x), where F rises from 0 to 1 and F(-x) = 1 - F(x). They are computed from the upper tail
 // 1 - F(|x|) alone:
@@ -78,13 +78,14 @@ MHA_INLINE Packet<T> logistic_tail(const Packet<T>& a) {
   return pdiv(e, padd(e, pset1<P>(T(1))));
 }
 
-/// The constants of Activation::swiglu_oai: the slope in its exponent, and the limit of its arguments.
-constexpr double kSwigluSlope = 1.702, kSwigluLimit = 7;
+/// The slope in the exponent of Activation::quick_gelu and Activation::swiglu_oai, and the limit of arguments of the
+/// second.
+constexpr double kQuickGeluSlope = 1.702, kSwigluLimit = 7;
 
 /// 1 - 1 / (1 + exp(-1.702 a)).
 template <class T>
-MHA_INLINE Packet<T> swiglu_tail(const Packet<T>& a) {
-  return logistic_tail<T>(pmul(a, pset1<Packet<T>>(T(kSwigluSlope))));
+MHA_INLINE Packet<T> quick_gelu_tail(const Packet<T>& a) {
+  return logistic_tail<T>(pmul(a, pset1<Packet<T>>(T(kQuickGeluSlope))));
 }
 
 /// x, but no more than the limit. NaN stays NaN.
@@ -149,7 +150,11 @@ __attribute__((noinline)) void activate(Activation activation, T* const* columns
     case Activation::swiglu_oai:
       return replace([](const P& x) MHA_INLINE_LAMBDA {
         return activate_by_tail<T>(swiglu_argument<T>(x), 1000,
-                                   [](const P& a) MHA_INLINE_LAMBDA { return swiglu_tail<T>(a); });
+                                   [](const P& a) MHA_INLINE_LAMBDA { return quick_gelu_tail<T>(a); });
+      });
+    case Activation::quick_gelu:
+      return replace([](const P& x) MHA_INLINE_LAMBDA {
+        return activate_by_tail<T>(x, 1000, [](const P& a) MHA_INLINE_LAMBDA { return quick_gelu_tail<T>(a); });
       });
   }
 }

@@ -53,10 +53,10 @@ MHA_INLINE Tail<T> logistic_tails(const Packet<T>& a) {
 }
 
 template <class T>
-MHA_INLINE Tail<T> swiglu_tails(const Packet<T>& a) {
+MHA_INLINE Tail<T> quick_gelu_tails(const Packet<T>& a) {
   using P = Packet<T>;
-  const P tail = swiglu_tail<T>(a), rest = psub(pset1<P>(T(1)), tail);
-  return {tail, pmul(tail, psub(pset1<P>(T(1)), pmul(pmul(a, pset1<P>(T(kSwigluSlope))), rest)))};
+  const P tail = quick_gelu_tail<T>(a), rest = psub(pset1<P>(T(1)), tail);
+  return {tail, pmul(tail, psub(pset1<P>(T(1)), pmul(pmul(a, pset1<P>(T(kQuickGeluSlope))), rest)))};
 }
 
 /// The value has the bits of activate_by_tail(). NaN stays NaN in both.
@@ -95,9 +95,13 @@ MHA_INLINE void with_activation(Activation activation, Visit visit) {
     case Activation::swiglu_oai:
       return visit([](const P& x) MHA_INLINE_LAMBDA {
         Activated<T> at = activated_by_tail<T>(swiglu_argument<T>(x), 1000,
-                                               [](const P& a) MHA_INLINE_LAMBDA { return swiglu_tails<T>(a); });
+                                               [](const P& a) MHA_INLINE_LAMBDA { return quick_gelu_tails<T>(a); });
         at.slope = pandnot(at.slope, pcmp_lt(pset1<P>(T(kSwigluLimit)), x));  // 0 where x is clamped
         return at;
+      });
+    case Activation::quick_gelu:
+      return visit([](const P& x) MHA_INLINE_LAMBDA {
+        return activated_by_tail<T>(x, 1000, [](const P& a) MHA_INLINE_LAMBDA { return quick_gelu_tails<T>(a); });
       });
   }
 }

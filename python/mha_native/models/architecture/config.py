@@ -67,6 +67,8 @@ class BlockConfig(NamedTuple):
     own_positions: frozenset[str] = frozenset()
     experts: ExpertsConfig | None = None  # in place of one feed-forward of F features
     has_sinks: bool = False  # whether each head has a score of a key without a value
+    # Whether each feature of the outputs of both sublayers has a factor, with which weights are multiplied when read.
+    has_scales: bool = False
 
     @property
     def options(self) -> ModelOptions:
@@ -132,7 +134,7 @@ class StackConfig(NamedTuple):
     """A front end, blocks one after another, and a norm after the last."""
 
     # The rows that the first block reads. Each stack has its own front end, as in BART with two sets of positions.
-    front_end: Any  # a `TokensConfig` or a `FramesConfig`
+    front_end: Any  # a `TokensConfig`, a `FramesConfig` or a `PatchesConfig`
     blocks: tuple[BlockConfig, ...]  # one for each layer
     final_norm: NormConfig | None
     is_causal: bool = False  # whether a row sees no row after itself
@@ -166,9 +168,16 @@ class ModelConfig(NamedTuple):
     head: HeadConfig | None = None  # None: the results are rows
 
     @property
+    def reads_tokens(self) -> bool:
+        """Whether the last stack reads tokens, and there is a word table."""
+        return isinstance(self.stacks[-1].front_end, TokensConfig)
+
+    @property
     def tokens(self) -> TokensConfig:
-        """The front end of the last stack, which reads tokens in all models."""
-        front_end: TokensConfig = self.stacks[-1].front_end
+        """The front end of the last stack, which reads tokens. ValueError for a model of images."""
+        front_end = self.stacks[-1].front_end
+        if not isinstance(front_end, TokensConfig):
+            raise ValueError("a model of images has no tokens")
         return front_end
 
     @property
@@ -179,7 +188,8 @@ class ModelConfig(NamedTuple):
     @property
     def embed_dim(self) -> int:
         """E, the features of a row."""
-        return self.tokens.embed_dim
+        width: int = self.stacks[-1].front_end.embed_dim
+        return width
 
     @property
     def max_positions(self) -> int | None:

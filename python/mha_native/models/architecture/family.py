@@ -8,6 +8,7 @@ from ...functions.messages import shown
 from ..files.entries import Entries
 from ..files.quantization import read_quantization
 from ..front_ends.frames import FramesConfig, FramesNames
+from ..front_ends.patches import PatchesConfig, PatchesNames
 from ..front_ends.tokens import TokensConfig
 from .config import (
     ATTENTION,
@@ -25,8 +26,9 @@ from .rotary import RotaryConfig, read_rotary, refuse_changing_angles
 from .tensor_names import HeadNames, StackNames
 
 # The roles of a model: vectors of tokens; logits of the next token; logits of a second text; logits of the text of
-# speech.
+# speech; vectors of images; vectors of texts about images.
 EMBEDDING, GENERATION, TEXT_TO_TEXT, SPEECH_TO_TEXT = "embedding", "generation", "text-to-text", "speech-to-text"
+IMAGES, TEXTS_OF_IMAGES = "images", "texts of images"
 
 # The types of layers in config.json.
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -38,6 +40,7 @@ UNGATED = {
     "gelu_new": ("gelu_tanh", False),
     "gelu_pytorch_tanh": ("gelu_tanh", False),
 }
+UNGATED_WITH_QUICK = {**UNGATED, "quick_gelu": ("quick_gelu", False)}
 UNGATED_WITH_SILU = {**UNGATED, "silu": ("silu", False), "swish": ("silu", False)}
 GATED = {name: (ours, True) for name, (ours, _) in UNGATED_WITH_SILU.items()}
 
@@ -48,6 +51,9 @@ _REFUSED = {
     "pruned_heads": "every layer must have all its heads",
 }
 _BIDIRECTIONAL = {"use_bidirectional_attention": "tokens of this family see no later tokens"}
+
+# Entries of the whole model that count for each of its sections.
+_OF_ALL = ("auto_map", "compression_config", "quantization_config")
 
 # Limits of numbers in a damaged file. The deepest models have some 130 layers; models with sines have up to 1024
 # positions, and the table of 1024 features takes 64 MiB; the table of the bias has two columns for each distance, up
@@ -90,6 +96,11 @@ class Keys(NamedTuple):
     # Of a stack that reads frames: the features of a frame, and the largest number of rows.
     mel_bins: str = ""
     max_rows: str = ""
+    # Of a stack that reads images: their height and width, those of a patch, and colours; rows without a position.
+    image_size: str = ""
+    patch_size: str = ""
+    channels: str = ""
+    registers: str = ""
 
 
 def _none(entries: Entries, *layer: int) -> Any:
@@ -110,6 +121,8 @@ class Family(NamedTuple):
     prefix: str = "model."  # of all tensors, in the files of a model with a head
     head: HeadNames | None = None  # of a model that gives logits
     defaults: Mapping[str, Any] = {}  # entries of config.json that may be absent, as transformers has them
+    # The entry that has the entries of this stack, an object of its own, by the model type of the whole model.
+    section: Mapping[str, str] = {}
     refused: Mapping[str, str] = {}  # entries that must be absent or empty, and why
     expected: Mapping[str, Any] = {}  # entries that must have this value if they are present
     # All norms: the kind, as in `NormConfig`; and eps, if there is no entry. Norms of "layer" have a bias by default.
@@ -136,6 +149,9 @@ class Family(NamedTuple):
     # From config.json to the experts of layer i, None for a layer with one feed-forward network.
     experts: OfLayer = _none
     has_sinks: bool = False  # as in `BlockConfig`
+    has_scales: bool = False  # as in `BlockConfig`
+    antialias: bool = False  # as in `PatchesConfig`
+    has_patch_bias: bool = True  # whether the projection of patches has a bias
     is_causal: bool = False  # rows of the last stack see no row after themselves
     first_position: int = 0  # the row of the first token in the table of positions, if there is no padding
     sines: str = ""  # where the checkpoint has no table of positions, as in `TokensConfig`
@@ -162,7 +178,7 @@ def described(family: Family, given: Entries, role: str, max_positions: int | No
 
     Raises ValueError if an entry is wrong, or asks for an unsupported feature.
     """
-    entries, keys = given._replace(values={**family.defaults, **given.values}), family.keys
+    entries, keys = entries_of(family, given), family.keys
     entries.refuse({**_REFUSED, **family.refused})
     read_quantization(entries)
     entries.expect(family.expected)
@@ -187,10 +203,58 @@ def described(family: Family, given: Entries, role: str, max_positions: int | No
     return ModelConfig(tuple(stacks[:1]), None) if role == EMBEDDING else ModelConfig(tuple(stacks), head)
 
 
+def entries_of(family: Family, given: Entries) -> Entries:
+    """Return the entries of config.json of a stack of the family, with defaults. A section has them in some files.
+
+    A section with the suffix ``_dict``, of older files, replaces all entries of the section, also by defaults.
+    """
+    section = family.section.get(str(given.values.get("model_type")), "")
+    if not section:
+        return given._replace(values={**family.defaults, **given.values})
+    parts = [given.values.get(section), given.values.get(f"{section}_dict")]
+    for name, part in zip((section, f"{section}_dict"), parts, strict=True):
+        if part is not None and not isinstance(part, dict):
+            raise ValueError(f"{given.path}: {name} must be an object; got {shown(part)}")
+    own, replacing = parts
+    values = {**family.defaults, **(own or {})} | ({} if replacing is None else {**family.defaults, **replacing})
+    of_all = {name: given.values[name] for name in _OF_ALL if name in given.values}
+    return Entries(f"{given.path}: {section}", values | of_all)
+
+
+def _pair(entries: Entries, name: str) -> tuple[int, int]:
+    """Return height and width, of an integer for both, or of a list of two."""
+    value = entries.values.get(name)
+    pair = value if isinstance(value, list) and len(value) == 2 else [value, value]
+    height, width = (entries._replace(values={name: side}).size(name) for side in pair)
+    return height, width
+
+
+def _patches(entries: Entries, family: Family, names: PatchesNames, norm: NormConfig) -> PatchesConfig:
+    keys = family.keys
+    image, patch = _pair(entries, keys.image_size), _pair(entries, keys.patch_size)
+    if any(of < part for of, part in zip(image, patch, strict=True)):
+        raise ValueError(
+            f"{entries.path}: {keys.image_size} must be at least {keys.patch_size}; got {image} and {patch}"
+        )
+    return PatchesConfig(
+        channels=entries.size(keys.channels),
+        embed_dim=entries.size(keys.embed_dim),
+        image=image,
+        patch=patch,
+        special=len(names.special),
+        registers=entries.count(keys.registers) if keys.registers else 0,
+        has_bias=family.has_patch_bias,
+        antialias=family.antialias,
+        norm=norm if names.norm else None,
+    )
+
+
 def _front_end(
     entries: Entries, family: Family, names: StackNames, norm: NormConfig, role: str, max_positions: int | None
-) -> TokensConfig | FramesConfig:
+) -> TokensConfig | FramesConfig | PatchesConfig:
     keys, width = family.keys, entries.size(family.keys.embed_dim)
+    if isinstance(names.front_end, PatchesNames):
+        return _patches(entries, family, names.front_end, norm)
     if isinstance(names.front_end, FramesNames):
         return FramesConfig(entries.size(keys.mel_bins), width, entries.size(keys.max_rows))
     trained, padding, first = entries.size(keys.max_positions) if keys.max_positions else None, None, 0
@@ -249,7 +313,7 @@ def _blocks(
     family: Family,
     stack: StackKeys,
     norm: NormConfig,
-    front_end: TokensConfig | FramesConfig,
+    front_end: TokensConfig | FramesConfig | PatchesConfig,
     reads_memory: bool,
 ) -> tuple[BlockConfig, ...]:
     keys, width, num_heads = family.keys, entries.size(family.keys.embed_dim), entries.size(stack.num_heads)
@@ -289,6 +353,7 @@ def _blocks(
         softcap=entries.positive_or_none(keys.softcap) if keys.softcap else None,
         reads_memory=reads_memory,
         has_sinks=family.has_sinks,
+        has_scales=family.has_scales,
     )
     window = family.window(entries)
     types = _layer_types(entries, family, window is not None, num_layers)
@@ -323,10 +388,10 @@ def width_of_heads(entries: Entries, embed_dim: str, num_heads: str) -> int:
 
 
 def _rotary(
-    entries: Entries, family: Family, head_dim: int, front_end: TokensConfig | FramesConfig
+    entries: Entries, family: Family, head_dim: int, front_end: TokensConfig | FramesConfig | PatchesConfig
 ) -> dict[str, RotaryConfig]:
     """Return the rotation of queries and keys by type of layer; "" for all types."""
-    if not family.bases or isinstance(front_end, FramesConfig) or front_end.max_positions is None:
+    if not family.bases or not isinstance(front_end, TokensConfig) or front_end.max_positions is None:
         return {}
     tables = read_rotary(entries, head_dim, front_end.trained_positions, front_end.max_positions, family.bases)
     for rotary in tables.values() if not family.partial_rotary else ():

@@ -27,7 +27,7 @@ _MOST_LOGITS = 1 << 22
 
 
 class Stack:
-    """A front end, `Tokens` or `Frames`, and layers.
+    """A front end, `Tokens`, `Frames` or `Patches`, and layers.
 
     `position_bias` [H, 2 R + 1], as for attention, is one for all layers; `own_options` are as for `make_stack`.
     """
@@ -183,6 +183,13 @@ class Model:
         shaped: NDArray[Any] = x.reshape(batch, rows, -1)
         return shaped
 
+    def image_rows(self, pixels: NDArray[np.floating], num_threads: int | None) -> NDArray[Any]:
+        """Return the rows [N, T, E] of N images, `pixels` [N, C, height, width]: see `Patches`."""
+        stack = self.stacks[0]
+        rows: NDArray[Any] = stack.front_end(pixels, num_threads)
+        count, length, width = rows.shape
+        return stack.through(rows.reshape(-1, width), np.arange(count + 1) * length, num_threads).reshape(rows.shape)
+
     def hidden_states(
         self,
         tokens: NDArray[np.integer],
@@ -205,9 +212,12 @@ class Model:
 
     def attention_weights(self, tokens: NDArray[np.integer], num_threads: int | None) -> NDArray[Any]:
         """Return the attention weights of one text in every layer and head: [layers, H, T, T]."""
-        stack = self.stacks[0]
-        x = stack.front_end(tokens, np.array([0, len(tokens)]), num_threads)
-        _, weights = stack.run(x, num_threads=num_threads, need_weights=True)
+        x = self.stacks[0].front_end(tokens, np.array([0, len(tokens)]), num_threads)
+        return self.weights_of(x, num_threads)
+
+    def weights_of(self, x: NDArray[Any], num_threads: int | None) -> NDArray[Any]:
+        """Return the attention weights [layers, H, T, T] of the rows `x` [T, E] of the front end."""
+        _, weights = self.stacks[0].run(x, num_threads=num_threads, need_weights=True)
         return np.stack([widened(of_layer) for of_layer in weights])
 
     def target_logits(self, memory: NDArray[Any], tokens: NDArray[np.int64], num_threads: int | None) -> NDArray[Any]:

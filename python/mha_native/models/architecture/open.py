@@ -48,6 +48,8 @@ class OpenModel(NamedTuple):
     def build(self, tensors: Tensors, dtype: np.dtype[Any], weight_dtype: str | None) -> Model:
         """Return the model with `tensors`, from `self.tensors`."""
         config, head = self.config, self.config.head
+        if not config.reads_tokens:
+            return Model(config, self._stacks(None, tensors, dtype, weight_dtype))
         first, *others = self._words()
         keeps_blocks = weight_dtype is None and dtype == np.float32 and config.tokens.norm is None
         matrix: Any = tensors.matrix(first) if keeps_blocks and not others else tensors[first]
@@ -57,10 +59,7 @@ class OpenModel(NamedTuple):
         if isinstance(matrix, BlockMatrix) and head is not None and not self._has_own_head():
             matrix = Linear.from_weights(matrix)  # the matrix of the head, which is stored once
         words = scaled_words(matrix, config.tokens, dtype)
-        stacks = [
-            _stack(stack, names, words, tensors, dtype, weight_dtype)
-            for stack, names in zip(config.stacks, self.family.stacks, strict=False)
-        ]
+        stacks = self._stacks(words, tensors, dtype, weight_dtype)
         if head is None or self.family.head is None:
             return Model(config, stacks)
         names = self.family.head
@@ -71,6 +70,14 @@ class OpenModel(NamedTuple):
             linear = Linear.from_weights(in_dtype(matrix, dtype), weight_dtype=weight_dtype)
         bias = tensors[names.bias][0] if names.bias in self.optional else None
         return Model(config, stacks, LanguageHead(head, linear, bias))
+
+    def _stacks(
+        self, words: Matrix | None, tensors: Tensors, dtype: np.dtype[Any], weight_dtype: str | None
+    ) -> list[Stack]:
+        return [
+            _stack(stack, names, words, tensors, dtype, weight_dtype)
+            for stack, names in zip(self.config.stacks, self.family.stacks, strict=False)
+        ]
 
     def _words(self) -> list[str]:
         """Return the names of the word table. The first one counts, and the others must have equal tensors."""
@@ -83,9 +90,9 @@ class OpenModel(NamedTuple):
 
     def _shapes(self) -> Shapes:
         """Yield names and shapes of all tensors of the model."""
-        table = self.config.vocab_size, self.config.embed_dim
-        words = self.config.vocab_size, self.config.tokens.width
-        yield from ((name, words) for name in self._words())
+        if self.config.reads_tokens:
+            words = self.config.vocab_size, self.config.tokens.width
+            yield from ((name, words) for name in self._words())
         for config, names in zip(self.config.stacks, self.family.stacks, strict=False):
             yield from names.front_end.shapes(config.front_end, self.optional)
             if config.buckets is not None:
@@ -100,7 +107,7 @@ class OpenModel(NamedTuple):
             if config.final_norm is not None:
                 yield from config.final_norm.shapes(names.final_norm, self.config.embed_dim)
         if self.family.head is not None and self._has_own_head():
-            yield self.family.head.weight, table
+            yield self.family.head.weight, (self.config.vocab_size, self.config.embed_dim)
         if self.family.head is not None and self.family.head.bias in self.optional:
             yield self.family.head.bias, (1, self.config.vocab_size)
 
@@ -143,7 +150,7 @@ def _optional_names(family: Family, config: ModelConfig) -> Iterable[str]:
 def _stack(
     config: StackConfig,
     names: StackNames,
-    words: Matrix,
+    words: Matrix | None,
     tensors: Tensors,
     dtype: np.dtype[Any],
     weight_dtype: str | None,

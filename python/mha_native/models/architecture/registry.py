@@ -4,7 +4,7 @@ from importlib import import_module
 
 from ..files.entries import Entries
 from .config import ModelConfig
-from .family import EMBEDDING, Family, described
+from .family import EMBEDDING, IMAGES, Family, described
 
 _MODULES = """
     bert distilbert mpnet roberta modernbert nomic_bert gte albert electra deberta_v2
@@ -14,6 +14,7 @@ _MODULES = """
     gpt_oss mixtral olmoe qwen2_moe qwen3_moe
     bart marian mbart pegasus t5 m2m_100 mt5 umt5
     whisper
+    vit deit dinov2 dinov2_with_registers clip clip_text siglip siglip_text
 """
 
 FAMILIES: tuple[Family, ...] = tuple(
@@ -26,13 +27,21 @@ def families_of(role: str) -> dict[str, Family]:
     return {name: family for family in FAMILIES if role in family.roles for name in family.model_types}
 
 
+# Unsupported models for which there is something better to say than a list of families, by their role and name.
+_NAFLEX = "is a SigLIP 2 for images of any shape, NaFlex, which is unsupported; those for one size have model_type"
+_UNSUPPORTED = {
+    (EMBEDDING, "new"): "is a GTE with its own code, which is unsupported; convert it to the GTE of transformers, with "
+    "model_type 'gte'",
+    (IMAGES, "siglip2"): f"{_NAFLEX} 'siglip'",
+    (IMAGES, "siglip2_vision_model"): f"{_NAFLEX} 'siglip_vision_model'",
+}
+
+
 def family_of(entries: Entries, role: str) -> Family:
     """Return the family that config.json names. ValueError, with a list of the families, if it is unknown."""
-    if role == EMBEDDING and entries.values.get("model_type") == "new":
-        raise ValueError(
-            f"{entries.path}: model_type 'new' is a GTE with its own code, which is unsupported; convert it to the GTE "
-            "of transformers, with model_type 'gte'"
-        )
+    name = entries.values.get("model_type")
+    if isinstance(name, str) and (role, name) in _UNSUPPORTED:
+        raise ValueError(f"{entries.path}: model_type {name!r} {_UNSUPPORTED[role, name]}")
     families = families_of(role)
     return families[entries.choice("model_type", *families)]
 

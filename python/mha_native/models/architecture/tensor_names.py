@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...functions.block_matrix import BlockMatrix, split_rows
 from ..files.source import Matrix, Shapes, Tensors
@@ -49,7 +50,11 @@ class BlockNames(NamedTuple):
     shared_gate: str = ""  # the map whose logistic function weights the shared expert
     shared: str = ""  # the prefix of its other parts
     sinks: str = ""  # a tensor
-    ungated_up: str = ""  # the name of ``up`` in a layer without a gate, if it differs
+    out_scale: str = ""  # a tensor, the factor of ``out``
+    down_scale: str = ""  # a tensor, the factor of ``down``
+    # The names of ``up`` and ``down`` in a layer without a gate, if they differ.
+    ungated_up: str = ""
+    ungated_down: str = ""
     transposed: bool = False  # whether matrices are [input features, output features]
     by_heads: bool = False  # whether query, key and value, in one matrix, are stacked head by head
     up_first: bool = False  # whether up comes before the gate, where both are one matrix
@@ -62,12 +67,14 @@ class BlockNames(NamedTuple):
             if any(map(config.has_bias, parts)):
                 yield f"{name}.bias", (rows,)
         yield from self._vectors(config, i).values()
+        yield from ((name, (config.embed_dim,)) for name in self._scales(config, i).values())
         for part, features, norm in config.all_norms():
             yield from norm.shapes(self._name(part, i), features)
 
     def read(self, config: BlockConfig, i: int, tensors: Tensors, dtype: np.dtype[Any]) -> dict[str, Matrix]:
         """Return the weights of layer `i`, for `make_layer`: in `dtype`, or matrices in the blocks of the files."""
         weights: dict[str, Matrix] = {}
+        scales = {part: tensors[name] for part, name in self._scales(config, i).items()}
         for name, parts in self._matrices(config, i).items():
             ends = np.cumsum([rows for rows, _ in parts.values()])[:-1].tolist()
             arrays: dict[str, Any] = {"weight": tensors.matrix(f"{name}.weight", self.transposed)}
@@ -77,7 +84,8 @@ class BlockNames(NamedTuple):
                 if self.by_heads and len(parts) == 3:
                     array = _part_by_part(array, config.num_heads)
                 for part, rows in zip(parts, split_rows(array, ends), strict=True):
-                    weights[f"{part}.{which}"] = in_dtype(rows, dtype)
+                    scaled = _scaled(rows, scales[part]) if part in scales else rows
+                    weights[f"{part}.{which}"] = in_dtype(scaled, dtype)
         for part, (name, _) in self._vectors(config, i).items():
             # Sinks are an option of attention: they are not rounded, as a position bias is not.
             weights[part] = tensors[name] if part == "sinks" else in_dtype(tensors[name], dtype)
@@ -103,6 +111,11 @@ class BlockNames(NamedTuple):
             vectors["sinks"] = self._name("sinks", i), (config.num_heads,)
         return vectors
 
+    def _scales(self, config: BlockConfig, i: int) -> dict[str, str]:
+        """Return the tensors with a factor for each row of a matrix, by the parts of the matrices."""
+        parts = ("out", "down") if config.has_scales else ()
+        return {part: self._name(f"{part}_scale", i) for part in parts}
+
     def _matrices(self, config: BlockConfig, i: int) -> Mapping[str, dict[str, tuple[int, int]]]:
         """Return the parts of each matrix of the checkpoint, with their shapes."""
         matrices: dict[str, dict[str, tuple[int, int]]] = {}
@@ -110,9 +123,16 @@ class BlockNames(NamedTuple):
         if self.up_first:
             products = {"up": products["up"], **products}
         for part, shape in products.items():
-            name = "ungated_up" if part == "up" and self.ungated_up and not config.gated else part
-            matrices.setdefault(self._name(name, i), {})[part] = shape
+            name = f"ungated_{part}"
+            is_own = not config.gated and bool(getattr(self, name, ""))
+            matrices.setdefault(self._name(name if is_own else part, i), {})[part] = shape
         return matrices
+
+
+def _scaled(rows: Any, factors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the rows of a matrix, or numbers, each times its factor. Rows in blocks become numbers."""
+    numbers: NDArray[np.float32] = rows.dequantize() if isinstance(rows, BlockMatrix) else rows
+    return numbers * (factors[:, None] if numbers.ndim == 2 else factors)
 
 
 def _part_by_part(rows: Any, num_heads: int) -> Any:
@@ -126,7 +146,7 @@ class StackNames(NamedTuple):
     """The names of the tensors of a stack; "" for tensors that it lacks."""
 
     blocks: BlockNames
-    front_end: Any = TokensNames()  # or a `FramesNames`
+    front_end: Any = TokensNames()  # or a `FramesNames`, or a `PatchesNames`
     final_norm: str = ""
     position_bias: str = ""  # the table [buckets, H] of the bias by distance; with {}: of layer {}
     relative: str = ""  # the table [2 span, E] of relative positions

@@ -118,9 +118,10 @@ class SparsePooling(NamedTuple):
 
 
 class MaskedHead:
-    """A head with its weights, always in float32."""
+    """A head and its pooling, with weights that are always in float32."""
 
-    def __init__(self, config: MaskedHeadConfig, tensors: Tensors) -> None:
+    def __init__(self, config: MaskedHeadConfig, tensors: Tensors, pooling: SparsePooling) -> None:
+        self._pooling = pooling
         dense_bias = tensors[f"{config.dense}.bias"] if config.dense_bias else None
         self._dense = Linear.from_weights(tensors[f"{config.dense}.weight"], dense_bias)
         self._activation = config.activation
@@ -137,14 +138,14 @@ class MaskedHead:
         return len(self._bias)
 
     def vectors(
-        self, rows: NDArray[Any], cu_seqlens: NDArray[np.int64], pooling: SparsePooling, num_threads: int | None
+        self, rows: NDArray[Any], cu_seqlens: NDArray[np.int64], num_threads: int | None
     ) -> NDArray[np.float32]:
         """Return the vectors [n, V] of n texts, from the rows [N, E] of their tokens; zeros for a text without tokens.
 
         Each number of a text depends on its own tokens alone. Logits grow with the numbers that are pooled, so the
         largest logit gives the largest number.
         """
-        given = widened(rows).astype(np.float32, copy=False)
+        pooling, given = self._pooling, widened(rows).astype(np.float32, copy=False)
         states = self._dense(given, num_threads=num_threads)
         states = self._norm(_core.activation(states, self._activation, None, num_threads), num_threads=num_threads)
         texts = [(i, first, end) for i, (first, end) in enumerate(pairwise(cu_seqlens)) if first < end]

@@ -68,15 +68,34 @@ class SparseEmbeddings(NamedTuple):
         some = slice(self.offsets[i], self.offsets[i + 1])
         return self.indices[some], self.values[some]
 
+    def texts(self, first: int, end: int) -> "SparseEmbeddings":
+        """Return the vectors of texts `first` to `end` - 1."""
+        offsets = self.offsets[first : end + 1]
+        some = slice(offsets[0], offsets[-1])
+        return SparseEmbeddings(offsets - offsets[0], self.indices[some], self.values[some], self.features)
+
     def largest(self, max_active_dims: int) -> "SparseEmbeddings":
-        """Return the vectors with their `max_active_dims` largest numbers; of equal ones the first count."""
+        """Return the vectors with their `max_active_dims` numbers of largest magnitude, the first of equal ones."""
         kept = np.zeros(len(self.values), np.bool_)
         for first, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
-            order = np.argsort(-self.values[first:end], kind="stable")
+            order = np.argsort(-np.abs(self.values[first:end]), kind="stable")
             kept[first + order[:max_active_dims]] = True
         counts = np.minimum(np.diff(self.offsets), max_active_dims)
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         return SparseEmbeddings(offsets, self.indices[kept], self.values[kept], self.features)
+
+    def positive(self) -> "SparseEmbeddings":
+        """Return the vectors with their numbers above 0."""
+        kept = self.values > 0
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])[self.offsets]
+        return SparseEmbeddings(offsets, self.indices[kept], self.values[kept], self.features)
+
+    def normalized(self) -> "SparseEmbeddings":
+        """Return the vectors scaled to length 1; zeros stay."""
+        texts = np.repeat(np.arange(self.num_texts), np.diff(self.offsets))
+        lengths = np.sqrt(np.bincount(texts, np.square(self.values, dtype=np.float64), self.num_texts))
+        values = (self.values / np.maximum(lengths, 1e-12)[texts]).astype(np.float32)
+        return SparseEmbeddings(self.offsets, self.indices, values, self.features)
 
     def to_dense(self) -> NDArray[np.float32]:
         """Return the vectors as an array [N, V]."""

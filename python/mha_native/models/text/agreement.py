@@ -42,6 +42,8 @@ _CLASS_OF_FAMILY = {
     "pegasus": "PegasusTokenizer",
     "t5": "T5Tokenizer",
     "mt5": "T5Tokenizer",
+    "clip": "CLIPTokenizer",
+    "siglip": "SiglipTokenizer",
 }
 
 # The class of transformers that reads all of tokenizer.json.
@@ -53,7 +55,7 @@ class _Parts(NamedTuple):
 
     model: str
     pre_tokenizers: tuple[tuple[str, ...], ...] = ()  # any of these sequences; (): any pre-tokenizer
-    pattern: str | None = None  # the regular expression of a Split
+    patterns: tuple[str, ...] = ()  # any of these regular expressions of a Split; (): any
 
 
 _OF_BERT = _Parts("WordPiece", (("BertPreTokenizer",),))
@@ -62,6 +64,9 @@ _OF_XLM_ROBERTA = _Parts("Unigram", (("Metaspace",), ("WhitespaceSplit", "Metasp
 _QWEN2_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# In files of before transformers 5 without the tokens around a text, which are split off before.
+_CLIP_ENDS = r"<\|startoftext\|>|<\|endoftext\|>|"
+_CLIP_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 _PARTS = {
     "BertTokenizer": _OF_BERT,
     "DistilBertTokenizer": _OF_BERT,
@@ -72,12 +77,18 @@ _PARTS = {
     "AlbertTokenizer": _Parts("Unigram", (("WhitespaceSplit", "Metaspace"),)),
     "DebertaV2Tokenizer": _Parts("Unigram", (("Metaspace",), ("Punctuation", "Metaspace"))),
     "NllbTokenizer": _Parts("BPE", (("Metaspace",), ("WhitespaceSplit", "Metaspace"))),
-    "Qwen2Tokenizer": _Parts("BPE", (("Split", "ByteLevel"),), _QWEN2_PATTERN),
+    "Qwen2Tokenizer": _Parts("BPE", (("Split", "ByteLevel"),), (_QWEN2_PATTERN,)),
     "GemmaTokenizer": _Parts("BPE"),
     "MBartTokenizer": _Parts("Unigram"),
     "PegasusTokenizer": _Parts("Unigram"),
     "T5Tokenizer": _Parts("Unigram"),
+    "CLIPTokenizer": _Parts("BPE", (("Split", "ByteLevel"),), (_CLIP_PATTERN, _CLIP_ENDS + _CLIP_PATTERN)),
+    "SiglipTokenizer": _Parts("Unigram"),
+    "Siglip2Tokenizer": _Parts("BPE"),
 }
+
+# Classes that turn letters into small ones, as tokenizer.json must.
+_LOWERCASE = ("CLIPTokenizer", "SiglipTokenizer", "Siglip2Tokenizer")
 
 # Settings with which a class adds a step to its normalizer or pre-tokenizer, or leaves it out: the step, the value that
 # adds it, and the default.
@@ -156,6 +167,10 @@ def check_agreement(path: Path, library: Any, values: Mapping[str, Any]) -> None
             if key in values:
                 _check_same(path, key, values[key], getattr(normalizer, ours), "normalizer")
     steps = [step.get("type") for part in (normalizer, library.pre_tokenizer) for step in _steps_of(part)]
+    if kind in _LOWERCASE and "Lowercase" not in steps:
+        raise ValueError(
+            f"{path.with_name('tokenizer.json')}: normalizer must have Lowercase, since {kind} of transformers has it"
+        )
     for key, (step, adds, default) in _STEPS.get(kind or "", {}).items():
         _check_same(path, key, values.get(key, default), (step in steps) is adds, "text processing")
     if kind in _LANGUAGE:
@@ -191,7 +206,7 @@ def _check_parts(path: Path, library: Any, kind: str, parts: _Parts) -> None:
             None if not parts.pre_tokenizers or steps in parts.pre_tokenizers else " and ".join(steps) or "none"
         ),
         "pattern of Split must be the one of the class": (
-            None if parts.pattern is None or pattern == {"Regex": parts.pattern} else shown(pattern)
+            None if not parts.patterns or pattern in [{"Regex": each} for each in parts.patterns] else shown(pattern)
         ),
     }
     for rule, got in wrong.items():

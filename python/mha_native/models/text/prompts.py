@@ -7,6 +7,11 @@ from ...functions.messages import listed, name_of_type, shown
 from ..files.entries import Entries
 
 _USUAL = {"query": "", "document": ""}  # every model has these prompts, which can be empty
+
+# Names of prompts of queries and of documents; the first that a model has counts.
+QUERY_PROMPTS = ("query",)
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+
 SETTINGS_FILE = "config_sentence_transformers.json"
 _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
@@ -27,7 +32,7 @@ class Prompts(NamedTuple):
             if value is not None and not isinstance(value, str):
                 raise TypeError(f"{function}: {what} must be a str; got {name_of_type(value)}")
         if prompt is not None:
-            if not _is_text(prompt):
+            if not is_text(prompt):
                 raise ValueError(f"{function}: prompt holds half of a surrogate pair; got {shown(prompt)}")
             if prompt_name is not None:
                 raise ValueError(f"{function}: prompt and prompt_name exclude each other; got {shown(prompt_name)}")
@@ -67,7 +72,7 @@ def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> S
     entries.expect({"model_type": model_type})
     values = entries.values
     given = values.get("prompts", {})
-    if not isinstance(given, dict) or not all(text is None or _is_text(text) for text in given.values()):
+    if not isinstance(given, dict) or not all(text is None or is_text(text) for text in given.values()):
         raise ValueError(f"{path}: prompts must be an object of texts; got {shown(given)}")
     by_name = usual | {name: text or "" for name, text in given.items()}
     default = values.get("default_prompt_name")
@@ -81,7 +86,7 @@ def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> S
     return Settings(Prompts(by_name, default), entries.size_or_none("truncate_dim"), similarity, most)
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
     """Return whether `value` is a str without halves of surrogate pairs."""
     try:
         return isinstance(value, str) and value.encode() is not None

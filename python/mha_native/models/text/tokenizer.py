@@ -84,16 +84,25 @@ def read_tokenizer(
     return Tokenizer(library, long_texts)
 
 
-def read_tokenizer_of_words(folder: Path, vocab_size: int) -> tuple["Tokenizer", int | None]:
+def read_tokenizer_of_words(
+    folder: Path, vocab_size: int, settings: Mapping[str, Any] | None = None, max_tokens: int | None = None
+) -> tuple["Tokenizer", int | None]:
     """Read the tokenizer of a static model, which adds no tokens, and the number of tokens at which it cuts texts.
+
+    With the `settings` of tokenizer_config.json, which may be empty, this number is `max_tokens`, and None cuts none;
+    without them it is in tokenizer.json.
 
     Raises the errors of `read_tokenizer`.
     """
     import tokenizers
 
-    library = read_library(folder, {})
+    library = read_library(folder, settings or {})
     with library_errors(f"{folder / 'tokenizer.json'} is not a valid tokenizer"):
         library.post_processor = tokenizers.processors.Sequence([])
+        if settings is not None:
+            library.no_truncation()
+            if max_tokens is not None:
+                library.enable_truncation(max_tokens)
         length: int | None = None if library.truncation is None else library.truncation["max_length"]
         tokenizer = Tokenizer(library, None if length is None else LongTexts(library, length))
     tokenizer.check_vocabulary(folder, vocab_size)

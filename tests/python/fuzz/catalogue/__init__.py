@@ -15,6 +15,7 @@ from . import (
     reference,
     seq2seq_models,
     serving,
+    speech,
     speech_models,
     transformers,
 )
@@ -22,5 +23,5 @@ from .entry import CATALOGUE, Arguments
 
 __all__ = [
     "CATALOGUE", "Arguments", "attention", "caches", "classifiers", "gradients", "language_models", "layers", "models",
-    "reference", "seq2seq_models", "serving", "speech_models", "transformers",
+    "reference", "seq2seq_models", "serving", "speech", "speech_models", "transformers",
 ]  # fmt: skip
