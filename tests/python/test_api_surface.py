@@ -75,6 +75,11 @@ LANGUAGE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SEQ2SEQ_MODEL = "facebook/bart-large-cnn"
 SPARSE_MODEL = "naver/splade-v3"
 SPEECH_MODEL = "openai/whisper-tiny.en"
+IMAGE_MODELS: dict[str, tuple[str, int | None]] = {
+    "google/vit-base-patch16-224": ("vit", 5),
+    "google/vit-base-patch16-224-in21k": ("vit", None),
+    "openai/clip-vit-base-patch32": ("clip", None),
+}
 SPOKEN_MODEL = "tiny.en"  # with the weights of the package, in documents that have text of recordings
 
 
@@ -149,7 +154,7 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
     """Enter an empty folder, without a network: it has the models that `code` names in full, and no other."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_CACHE", str(folder / "cache"))
-    for name in (*CLASSIFIERS, LANGUAGE_MODEL, SEQ2SEQ_MODEL, SPARSE_MODEL, SPEECH_MODEL):
+    for name in (*CLASSIFIERS, *IMAGE_MODELS, LANGUAGE_MODEL, SEQ2SEQ_MODEL, SPARSE_MODEL, SPEECH_MODEL):
         (folder / name).parent.mkdir(exist_ok=True)
     if f'"{SENTENCE_MODEL}"' in code:
         (folder / SENTENCE_MODEL).symlink_to(request.getfixturevalue("model_directory").resolve())
@@ -160,6 +165,13 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
             import tiny_classifiers
 
             tiny_classifiers.write(folder / name, **arguments)
+    for name, of_model in IMAGE_MODELS.items():
+        if f'"{name}"' in code:
+            for package in ("PIL", "tokenizers", "safetensors"):
+                pytest.importorskip(package)
+            import tiny_images
+
+            tiny_images.write(folder / name, tiny_images.config(*of_model))
     if f'"{LANGUAGE_MODEL}"' in code:
         pytest.importorskip("tokenizers")
         pytest.importorskip("safetensors")

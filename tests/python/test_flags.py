@@ -23,6 +23,7 @@ OFFSETS = np.array([0, 3])
 
 SENTENCES, LANGUAGE, TRANSLATOR = "models.SentenceEncoder", "models.CausalLM", "models.Seq2SeqLM"
 SPARSE = "models.SparseEncoder"
+IMAGES = "models.ImageTextEncoder"
 LAYER = mha.MultiHeadAttention(8, 2, seed=0)
 BLOCKS: dict[str, Any] = {
     "EncoderLayer": mha.EncoderLayer(8, 2, 8),
@@ -101,6 +102,17 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[.
         **_of_language_model(tmp_path_factory.mktemp("language_model")),
         **_of_translator(tmp_path_factory.mktemp("translator")),
         **_of_speech(tmp_path_factory.mktemp("speech")),
+        **_of_images(tmp_path_factory.mktemp("images")),
+    }
+
+
+def _of_images(folder: Path) -> dict[str, Callable[..., Any]]:
+    tiny_images = pytest.importorskip("tiny_images")
+    model = models.ImageTextEncoder.from_pretrained(tiny_images.write(folder, tiny_images.config("clip")))
+    return {
+        f"{IMAGES}.encode_images": lambda **flags: model.encode_images(np.zeros((9, 9, 3), np.uint8), **flags),
+        f"{IMAGES}.encode_texts": lambda **flags: model.encode_texts("a", **flags),
+        **_of_reader(IMAGES, model),
     }
 
 

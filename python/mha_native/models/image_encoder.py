@@ -99,8 +99,9 @@ class ImageEncoder(ReadsImages):
     >>> import numpy as np
     >>> from mha_native.models import ImageEncoder
     >>> model = ImageEncoder.from_pretrained("google/vit-base-patch16-224-in21k")
-    >>> model.encode(np.zeros((2, 300, 400, 3), np.uint8)).shape
-    (2, 768)
+    >>> vectors = model.encode(np.zeros((2, 300, 400, 3), np.uint8))
+    >>> vectors.shape == (2, model.embed_dim)
+    True
     """
 
     def __init__(self, model: Model, head: ImageHead, preprocessing: Preprocessing) -> None:

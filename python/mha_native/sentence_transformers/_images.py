@@ -29,7 +29,7 @@ from ._arguments import Formats
 # Endings by which a str that is the path of a file, or a URL, is an image and no text.
 _ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tiff", ".webp")
 
-_SLAB = 256  # inputs of a progress bar's step; a model of images takes seconds for them
+_SLAB = 64  # inputs of a progress bar's step; a model of images takes seconds for them
 
 
 class ImageModel:
@@ -138,22 +138,22 @@ class ImageModel:
 
     def encode(self, inputs: list[PlacedImage | str], **kwargs: Any) -> NDArray[np.float32]:
         """Return the embeddings [N, E] of inputs; arguments as for `encode_batches`."""
-        parts = list(self.encode_batches(inputs, **kwargs))
-        if parts:
-            return np.concatenate(parts)
-        return np.empty((0, kwargs.get("truncate_dim") or self.embed_dim), np.float32)
+        width = min(kwargs.get("truncate_dim") or self.embed_dim, self._head.features)
+        return np.concatenate([np.empty((0, width), np.float32), *self.encode_batches(inputs, **kwargs)])
 
     def encode_batches(
         self,
         inputs: Iterable[PlacedImage | str],
         *,
-        prompt: str = "",
+        prompt_name: str | None = None,
+        prompt: str | None = None,
         truncate_dim: int | None = None,
         normalize: bool | None = None,
         num_threads: int | None = None,
     ) -> Iterator[NDArray[np.float32]]:
-        """Yield the embeddings of inputs in order, some at a time. `prompt` is put before texts."""
-        name = "SentenceTransformer.encode"
+        """Yield the embeddings of inputs in order, some at a time; arguments as for `SentenceEncoder`."""
+        name = f"{type(self).__name__}.encode_batches"
+        before = self._settings.prompts.chosen(name, prompt_name, prompt)
         num_threads = threads_of_call(name, num_threads)
         features = self.embed_dim
         if truncate_dim is not None:
@@ -162,7 +162,7 @@ class ImageModel:
             normalize = _core.boolean(name, "normalize", normalize)
         rest = iter(inputs)
         while slab := list(islice(rest, _SLAB)):
-            yield self._embeddings(slab, prompt, features, normalize, num_threads)
+            yield self._embeddings(slab, before, features, normalize, num_threads)
 
     def _embeddings(
         self,

@@ -57,6 +57,7 @@ def _public_functions() -> set[str]:
                 names |= {name} | {f"{owner[w] if owner[w] in module.__all__ else name}.{w}" for w in own}
     # Classes that `from_pretrained`, `encode`, `decoder`, `submit` and `forward_and_record` make.
     made = {"CausalLM", "SentenceEncoder", "Seq2SeqLM", "SparseEncoder", "EncodeRequest", "Request", "Tape"}
+    made |= {"ImageClassifier", "ImageEncoder", "ImageTextEncoder"}
     # Results of transcripts, and options that a call checks.
     records = {"Segment", "TranscriptionInfo", "TranscriptionOptions", "VadOptions", "VadOptions.check", "Word"}
     return names - made - records - {"SpeechSeq2Seq", "EncodedSpeech", "SpeechDecoder"}

@@ -28,6 +28,7 @@ import tiny_classifiers
 import tiny_encoders
 import tiny_families
 import tiny_generators
+import tiny_images
 import tiny_language_model
 import tiny_speech
 from checkpoints import write_folder
@@ -38,6 +39,8 @@ SECONDS, BYTES = 5, 4 << 30
 TEXTS = ["the dog", "", "the cat ! a b c", "x " * 40]
 PAIRS = [("the dog", "a cat"), ("", "b"), ("x " * 30, "the")]
 TOKENS = [3, 7, 12, 5, 9, 20]
+IMAGES = list(np.random.default_rng(0).integers(0, 256, (2, 40, 33, 3), dtype=np.uint8))
+LETTERS = ["a b", "", "ab A c", "g f e d c b a g f e d c b a"]
 
 _TOKENIZER_CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 15, "truncation_side": "right",
@@ -127,6 +130,14 @@ def _speech_model(folder: Path, family: str) -> None:
         tiny_speech.write(folder, config, _tokenizer_files())
 
 
+def _image_model(folder: Path, family: str) -> None:
+    tiny_images.write(folder, tiny_images.config(family))
+
+
+def _image_classifier(folder: Path, family: str) -> None:
+    tiny_images.write(folder, tiny_images.config(family, 3))
+
+
 def _gguf_model(folder: Path, family: str) -> None:
     write_folder(folder, {})
     gguf_files.write(folder / "model.gguf", family)
@@ -193,6 +204,28 @@ def _heard(folder: Path) -> list[Any]:
     return [encoded.rows, model.decoder(encoded, [0]).step([tokens]), model.alignment(encoded, 0, tokens)]
 
 
+def _seen(folder: Path) -> list[Any]:
+    from mha_native.models import ImageEncoder
+
+    model = ImageEncoder.from_pretrained(folder)
+    return [model.encode(IMAGES), model.hidden_states(IMAGES)]
+
+
+def _labelled(folder: Path) -> list[Any]:
+    from mha_native.models import ImageClassifier
+
+    model = ImageClassifier.from_pretrained(folder)
+    return [model.predict_proba(IMAGES), list(model.labels)]
+
+
+def _compared(folder: Path) -> list[Any]:
+    from mha_native.models import ImageTextEncoder
+
+    model = ImageTextEncoder.from_pretrained(folder)
+    texts = model.encode_texts(LETTERS, normalize=False)
+    return [texts, model.encode_images(IMAGES, normalize=False), model.logits(IMAGES, LETTERS)]
+
+
 class Opened(NamedTuple):
     """A class: what writes a model of a family, what opens and uses it, and the families."""
 
@@ -214,6 +247,9 @@ CLASSES = {
     "CausalLM": Opened(_language_model, _generated, ("llama", "gemma3_text", "gemma2", "gpt2", "qwen2", "mistral")),
     "CausalLM of GGUF": Opened(_gguf_model, _generated, ("llama", "gemma3", "gpt2", "gemma2", "qwen3")),
     "Seq2SeqLM": Opened(_seq2seq_model, _translated, ("bart", "t5", "marian", "pegasus")),
+    "ImageEncoder": Opened(_image_model, _seen, tiny_images.FAMILIES),
+    "ImageClassifier": Opened(_image_classifier, _labelled, tiny_images.FAMILIES),
+    "ImageTextEncoder": Opened(_image_model, _compared, tiny_images.PAIRS),
     "SpeechSeq2Seq": Opened(_speech_model, _heard, ("whisper", "turbo")),
     "SpeechSeq2Seq of CTranslate2": Opened(_speech_model, _heard, ("ctranslate2", "ctranslate2 int8")),
 }

@@ -123,7 +123,8 @@ def _decoded(what: str, source: Any) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # Pillow raises errors of many kinds for damaged files
-        raise ValueError(f"{where} cannot be read: {error}") from error
+        reason = (isinstance(error, OSError) and error.strerror) or error  # the whole error has the whole name
+        raise ValueError(f"{where} cannot be read: {reason}") from error
 
 
 def _path(source: str | PathLike[str]) -> Path:

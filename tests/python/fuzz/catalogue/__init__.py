@@ -9,6 +9,7 @@ from . import (
     caches,
     classifiers,
     gradients,
+    images,
     language_models,
     layers,
     models,
@@ -22,6 +23,6 @@ from . import (
 from .entry import CATALOGUE, Arguments
 
 __all__ = [
-    "CATALOGUE", "Arguments", "attention", "caches", "classifiers", "gradients", "language_models", "layers", "models",
-    "reference", "seq2seq_models", "serving", "speech", "speech_models", "transformers",
+    "CATALOGUE", "Arguments", "attention", "caches", "classifiers", "gradients", "images", "language_models", "layers",
+    "models", "reference", "seq2seq_models", "serving", "speech", "speech_models", "transformers",
 ]  # fmt: skip
