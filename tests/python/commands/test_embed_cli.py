@@ -73,7 +73,7 @@ def test_sparse_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     (token, number), *_ = model.decode(model.encode("the dog"))[0]
     assert status == 0
     assert shown.splitlines()[1].startswith(f"  {token} {number:.2f}, ")
-    assert run(capsys, "embed", "--model", home, "--sparse", "a", "--output", "x.npy")[0] == 1
+    assert run(capsys, "embed", "--model", home, "--sparse", "a", "--output", "x.npy")[0] == 2
     assert run(capsys, "embed", "--model", home, "--task", "query", "a")[0] == 2
 
 
