@@ -24,6 +24,7 @@ OFFSETS = np.array([0, 3])
 SENTENCES, LANGUAGE, TRANSLATOR = "models.SentenceEncoder", "models.CausalLM", "models.Seq2SeqLM"
 SPARSE = "models.SparseEncoder"
 IMAGES = "models.ImageTextEncoder"
+BGE = "models.BGEM3Encoder"
 LAYER = mha.MultiHeadAttention(8, 2, seed=0)
 BLOCKS: dict[str, Any] = {
     "EncoderLayer": mha.EncoderLayer(8, 2, 8),
@@ -98,6 +99,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[.
         **_of_reader(
             SPARSE, models.SparseEncoder.from_pretrained(tiny_bert.write_masked(tmp_path_factory.mktemp("mlm")))
         ),
+        **_of_bge(tmp_path_factory.mktemp("bge")),
         **_of_classifiers(tmp_path_factory),
         **_of_language_model(tmp_path_factory.mktemp("language_model")),
         **_of_translator(tmp_path_factory.mktemp("translator")),
@@ -114,6 +116,12 @@ def _of_images(folder: Path) -> dict[str, Callable[..., Any]]:
         f"{IMAGES}.encode_texts": lambda **flags: model.encode_texts("a", **flags),
         **_of_reader(IMAGES, model),
     }
+
+
+def _of_bge(folder: Path) -> dict[str, Callable[..., Any]]:
+    tiny_sparse = pytest.importorskip("tiny_sparse")
+    model = models.BGEM3Encoder.from_pretrained(tiny_sparse.write_bge(folder))
+    return {f"{BGE}.encode": lambda **flags: model.encode("dog", **flags), **_of_reader(BGE, model)}
 
 
 def _of_language_model(folder: Path) -> dict[str, Callable[..., Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .. import _core
 from ..functions.arrays import widened
 from ..functions.messages import in_the_name_of, name_of_type
 from ..functions.runtime import threads_of_call
@@ -65,8 +66,8 @@ class BGEM3Encoder(TextEncoder):
     >>> from mha_native.models import BGEM3Encoder
     >>> model = BGEM3Encoder.from_pretrained("BAAI/bge-m3")
     >>> found = model.encode(["What is BGE M3?", "BM25 ranks documents."], return_sparse=True)
-    >>> found["dense_vecs"].shape, list(found)
-    ((2, 1024), ['dense_vecs', 'lexical_weights', 'colbert_vecs'])
+    >>> list(found), len(found["lexical_weights"])
+    (['dense_vecs', 'lexical_weights', 'colbert_vecs'], 2)
     """
 
     def __init__(
@@ -155,6 +156,9 @@ class BGEM3Encoder(TextEncoder):
         """
         name = f"{type(self).__name__}.encode"
         threads = threads_of_call(name, num_threads)
+        return_dense = _core.boolean(name, "return_dense", return_dense)
+        return_sparse = _core.boolean(name, "return_sparse", return_sparse)
+        return_colbert_vecs = _core.boolean(name, "return_colbert_vecs", return_colbert_vecs)
         given = [texts] if isinstance(texts, str) else list(checked_texts(name, texts))
         dense, done = np.empty((len(given), self._head.features), np.float32), 0
         weights: list[dict[str, np.float32]] = []
