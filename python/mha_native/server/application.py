@@ -13,11 +13,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from . import admin, completions, information, openai, openapi, page, rerank, tei
+from . import admin, audio, completions, information, openai, openapi, page, rerank, tei
 from .calls import Answer, Call, ClientGone
 from .config import Config
 from .errors import Failure, of_computation
-from .information import check_ready
+from .information import METRICS, check_ready
 from .service import Endpoint, Service
 
 _log = logging.getLogger("mha_native.server")
@@ -28,6 +28,7 @@ _SERVED: list[Endpoint] = [
     *tei.ENDPOINTS,
     *rerank.ENDPOINTS,
     *completions.ENDPOINTS,
+    *audio.ENDPOINTS,
     *admin.ENDPOINTS,
     *page.ENDPOINTS,
 ]
@@ -76,16 +77,18 @@ class Application:
     ) -> None:
         self.service = Service(config)
         self._on_loaded, self._loads_first = on_loaded, loads_first
+        self.metrics_port: int | None = None  # where /metrics is, and nothing else
         self.calls: set[Call] = set()  # that have no answer yet
         self.last = monotonic()  # when the last request came or ended
         paths: dict[str, dict[str, Endpoint]] = {}
         for endpoint in _ENDPOINTS:
             paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        self._nowhere = _Path(self, "other", {})
         served = {path: _Path(self, path, endpoints) for path, endpoints in paths.items()}
         # Most requests are for a path without a name in it, which needs no search by patterns.
         self._whole = {} if config.cors_origins else {path: each for path, each in served.items() if "{" not in path}
         routes = [Route(path, each) for path, each in served.items()]
-        routes.append(Route("/{path:path}", _Path(self, "other", {})))
+        routes.append(Route("/{path:path}", self._nowhere))
         cors = Middleware(
             CORSMiddleware,
             allow_origins=list(config.cors_origins),
@@ -98,6 +101,11 @@ class Application:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.metrics_port is not None and scope["type"] == "http":
+            is_there = (scope.get("server") or ("", None))[1] == self.metrics_port
+            if is_there != (scope["path"] == METRICS):
+                await self._nowhere(scope, receive, send)
+                return
         if scope["type"] == "http" and (path := self._whole.get(scope["path"])) is not None:
             await path(scope, receive, send)
             return
@@ -237,7 +245,6 @@ class _Path:
         elif not endpoint.is_open:
             self._application.check_key(call)
             check_ready(service)
-        if endpoint.method == "GET":
-            return await endpoint.respond(service, call)
-        await call.read_body()
+        if endpoint.method != "GET" and endpoint.file is None:  # which reads its body by itself
+            await call.read_body()
         return await endpoint.respond(service, call)

@@ -95,6 +95,8 @@ class Call:
         self._cancel: list[Callable[[], object]] = []
         self._engines: list[Any] = []  # that the request has found
         self._why: str | None = None
+        self._at_end: list[Callable[[], object]] = []
+        self.timeout = config.request_timeout  # seconds
 
     @cached_property
     def query(self) -> QueryParams:
@@ -108,7 +110,7 @@ class Call:
     @property
     def remaining(self) -> float:
         """Seconds until the answer must be there, by the server's limit and the header x-request-timeout."""
-        seconds = self.config.request_timeout
+        seconds = self.timeout
         if given := self.headers.get(b"x-request-timeout"):
             try:
                 seconds = min(seconds, float(given))
@@ -124,25 +126,30 @@ class Call:
     async def read_body(self) -> None:
         """Read the body, unless it is too large or comes too slowly."""
         self._check_media()
-        most = self.config.max_body_bytes
+        parts: list[bytes] = []
+        await self.receive_body(self.config.max_body_bytes, _BODY_SECONDS, parts.append)
+        self.body = parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def receive_body(self, most: int, seconds: float, take: Callable[[bytes], object]) -> None:
+        """Call `take` with each part of the body, unless it has more than `most` bytes or needs more than `seconds`."""
         too_large = Failure("size", f"The body must have at most {most} bytes.", headers=(("connection", "close"),))
         length = self.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > most:
             raise too_large
-        parts, size = [], 0
-        slow = f"The body has not come in {_BODY_SECONDS:.0f} s."
-        with _interrupted(_BODY_SECONDS, Failure("slow", slow, headers=(("connection", "close"),))):
+        size = 0
+        slow = f"The body has not come in {seconds:.0f} s."
+        with _interrupted(seconds, Failure("slow", slow, headers=(("connection", "close"),))):
             while True:
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
                     raise ClientGone
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
+                part = message.get("body", b"")
+                size += len(part)
                 if size > most:
                     raise too_large
+                take(part)
                 if not message.get("more_body", False):
                     break
-        self.body = parts[0] if len(parts) == 1 else b"".join(parts)
         self._is_read = True
 
     def _check_media(self) -> None:
@@ -183,12 +190,18 @@ class Call:
             pass
         self.stop("disconnect")
 
+    def at_end(self, function: Callable[[], object]) -> None:
+        """Call a function at the end of the request."""
+        self._at_end.append(function)
+
     def end(self) -> None:
-        """Watch the client no longer, and use no models any more."""
+        """Watch the client no longer, use no models any more, and call the functions of `at_end`."""
         if self._watcher is not None:
             self._watcher.cancel()
         while self._engines:
             self._engines.pop().num_calls -= 1
+        while self._at_end:
+            self._at_end.pop()()
 
     def stop(self, why: str) -> None:
         """Cancel the work of the request: "disconnect", "timeout", "slow_client" or "shutdown"."""

@@ -8,10 +8,11 @@ from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..functions.messages import listed, shown
 from ..models import CausalLM, GeneratedText, SentenceEncoder, Seq2SeqLM, TextClassifier, TokenClassifier, kinds
+from ..models.files.ctranslate2 import is_ctranslate2
 from ..models.files.gguf_names import find_gguf
 from ..models.files.hub_cache import find_directory
 from ..models.files.json_files import read_json
@@ -19,8 +20,11 @@ from ..models.files.modules_json import first_transformer
 from ..models.heads.token_ranker import is_token_ranker
 from ..models.text.tokenizer import Tokenizer
 from ..serving import Batcher, EncodeBatcher, QueueFull, Request, StepEvent
-from .config import EMBEDDING, ENTITIES, LABELS, RERANKER, TEXT, TEXT_TO_TEXT, Config, Model
+from .config import EMBEDDING, ENTITIES, LABELS, RERANKER, SPEECH, TEXT, TEXT_TO_TEXT, Config, Model
 from .language_ranker import LanguageRanker
+
+if TYPE_CHECKING:
+    from .speech import SpeechEngine
 
 
 class Engine:
@@ -255,7 +259,7 @@ class TextToTextEngine(Engine):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-AnyEngine: TypeAlias = EncodeEngine | TextEngine | TextToTextEngine
+AnyEngine: TypeAlias = "EncodeEngine | TextEngine | TextToTextEngine | SpeechEngine"
 
 
 def open_engine(name: str, settings: Model, config: Config, loop: asyncio.AbstractEventLoop) -> AnyEngine:
@@ -285,7 +289,13 @@ def open_engine(name: str, settings: Model, config: Config, loop: asyncio.Abstra
         return TextEngine(name, CausalLM.from_pretrained(model, **formats), config, loop)  # type: ignore[arg-type]
     if kind == TEXT_TO_TEXT:
         return TextToTextEngine(name, Seq2SeqLM.from_pretrained(model, **formats), config)  # type: ignore[arg-type]
-    raise ValueError(f"{model}: a server takes models of embeddings, pairs, labels and text; this one is {kind}")
+    if kind == SPEECH:
+        from .speech import open_speech  # which needs packages of its own
+
+        return open_speech(name, settings, config)
+    raise ValueError(
+        f"{model}: a server takes models of embeddings, pairs, labels, text and speech; this one is {kind}"
+    )
 
 
 # Kinds of a server by those of files.
@@ -295,6 +305,7 @@ _KINDS = {
     kinds.TOKEN_CLASSIFIER: ENTITIES,
     kinds.LANGUAGE: TEXT,
     kinds.ENCODER_DECODER: TEXT_TO_TEXT,
+    kinds.SPEECH: SPEECH,
 }
 
 
@@ -305,6 +316,8 @@ def _kind(model: str | PathLike[str]) -> str | None:
     home = find_directory(model)
     if (home / "modules.json").exists() and is_token_ranker(home):
         return RERANKER
+    if is_ctranslate2(home):
+        return SPEECH
     found = kinds.kind_of(home, read_json(first_transformer(home) / "config.json", dict))
     return found if found is None else _KINDS.get(found, found)
 

@@ -36,6 +36,7 @@ _SHAPES = {
     "not ready": _Shape(503, "server_error", "not_ready", 503, "Unhealthy"),
     "timeout": _Shape(504, "timeout_error", "timeout", 424, "Backend"),
     "memory": _Shape(503, "server_error", "out_of_memory", 424, "Backend"),
+    "storage": _Shape(503, "server_error", "out_of_storage", 424, "Backend"),
     "internal": _Shape(500, "server_error", None, 424, "Backend"),
 }
 
