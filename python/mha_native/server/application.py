@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from . import admin, audio, completions, information, openai, openapi, page, rerank, tei
 from .calls import Answer, Call, ClientGone
 from .config import Config
-from .errors import Failure, of_computation
+from .errors import Failure, failure_of
 from .information import METRICS, check_ready
 from .service import Endpoint, Service
 
@@ -218,10 +218,7 @@ class _Path:
         except ClientGone:
             raise
         except Exception as error:
-            failure = error if isinstance(error, Failure) else of_computation(error)
-            if failure is None:
-                _log.exception("request %s failed", call.identifier)
-                failure = Failure("internal", f"The server has failed; its log has the request {call.identifier}.")
+            failure = failure_of(error, call.identifier)
             if endpoint is not None and endpoint.method == "POST" and not endpoint.is_admin:
                 metrics.failed(failure.cause)
             cohere_id = call.identifier if call.is_cohere else None

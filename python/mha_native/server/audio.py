@@ -1,8 +1,9 @@
 """Transcripts and translations of recordings, as the API of OpenAI has them."""
 
 import asyncio
+import contextlib
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -10,9 +11,9 @@ import msgspec
 from ..speech import Segment
 from ..speech._options import TEMPERATURES
 from ..speech._writers import WRITERS, Layout
-from .calls import Answer, Call, answer
+from .calls import Answer, Call, ClientGone, answer
 from .config import SPEECH
-from .errors import Failure
+from .errors import Failure, failure_of
 from .events import DONE, PING, PING_SECONDS, encoded_event, event_stream
 from .forms import Form, read_form
 from .service import Endpoint, Service
@@ -153,10 +154,8 @@ async def _transcript(
 ) -> Transcript:
     """Wait for the whole transcript of a recording."""
     request = engine.submit(form.take_file(), options, call.config.max_audio_seconds)
-    try:
+    with _errors_of_recordings():
         found: Transcript = await call.result_of(request)
-    except RecordingError as error:
-        raise _invalid(_FILE, str(error)) from error
     _count(service, call, engine, found)
     return found
 
@@ -178,7 +177,8 @@ async def _stream(service: Service, call: Call, engine: SpeechEngine, form: Form
     call.at_end(request.cancel)
     first = await segments.get()
     if first is None:
-        await _ended(call, request)
+        with _errors_of_recordings():
+            call.outcome_of(request)
     return event_stream(_pieces(service, call, engine, request, segments, first))
 
 
@@ -203,22 +203,23 @@ async def _pieces(
             while not (await asyncio.wait((waiting,), timeout=PING_SECONDS))[0]:
                 yield PING
             segment = waiting.result()
-        transcript = await _ended(call, request)
-    except Failure as failure:
-        yield encoded_event({"error": failure.error})
+        transcript: Transcript = call.outcome_of(request)
+    except ClientGone:
+        raise
+    except Exception as error:
+        yield encoded_event({"error": failure_of(error, call.identifier).error})
         return
     _count(service, call, engine, transcript)
     last = {"type": "transcript.text.done", "text": transcript.text, "usage": _usage(transcript)}
     yield encoded_event(last) + DONE
 
 
-async def _ended(call: Call, request: TranscriptRequest) -> Transcript:
-    """Return the transcript of a request that has ended, or raise its failure."""
+@contextlib.contextmanager
+def _errors_of_recordings() -> Iterator[None]:
     try:
-        found: Transcript = await call.result_of(request)
+        yield
     except RecordingError as error:
         raise _invalid(_FILE, str(error)) from error
-    return found
 
 
 def _count(service: Service, call: Call, engine: SpeechEngine, found: Transcript) -> None:

@@ -145,12 +145,12 @@ class Call:
                     raise ClientGone
                 part = message.get("body", b"")
                 size += len(part)
+                self._is_read = not message.get("more_body", False)
                 if size > most:
                     raise too_large
                 take(part)
-                if not message.get("more_body", False):
-                    break
-        self._is_read = True
+                if self._is_read:
+                    return
 
     def _check_media(self) -> None:
         """Raise the failure of a body that cannot be JSON in UTF-8. The type itself may be any: curl sends another."""
@@ -257,6 +257,10 @@ class Call:
             await done
         finally:
             self._timer.cancel()
+        return self.outcome_of(request)
+
+    def outcome_of(self, request: "EncodeRequest | Future[Any]") -> Any:
+        """Return the result of a request to a model that has ended, or raise the failure of it."""
         self.check_stopped()
         if request.cancelled():
             raise stopping()

@@ -11,10 +11,10 @@ import msgspec
 
 from ..models import Completion, TokenLogprobs
 from ..serving import Request, StepEvent
-from .calls import Answer, Call, answer
+from .calls import Answer, Call, ClientGone, answer
 from .config import TEXT, TEXT_TO_TEXT
 from .engines import TextEngine, TextToTextEngine
-from .errors import Failure, of_arguments, of_computation, stopping, timed_out
+from .errors import Failure, failure_of, of_arguments, of_computation, stopping, timed_out
 from .events import DONE, PING, PING_SECONDS, encoded_event, event_stream
 from .inputs import check_count
 from .service import Endpoint, Service
@@ -326,8 +326,10 @@ class _Texts:
                     yield PING
                 try:
                     found = await self.next()
-                except Failure as failure:
-                    yield encoded_event({"error": failure.error})
+                except ClientGone:
+                    raise
+                except Exception as error:
+                    yield encoded_event({"error": failure_of(error, self._call.identifier).error})
                     return
         finally:
             self.cancel()

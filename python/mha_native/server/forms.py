@@ -3,6 +3,7 @@
 import contextlib
 import os
 import tempfile
+import weakref
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -25,16 +26,13 @@ class TemporaryFile:
     def __init__(self) -> None:
         number, self.path = tempfile.mkstemp(prefix="mha_native-")
         self.file: BinaryIO = os.fdopen(number, "w+b")
+        self.close = weakref.finalize(self, _remove, self.file, self.path)
 
-    def close(self) -> None:
-        """Remove the file. A second call changes nothing."""
-        if not self.file.closed:
-            self.file.close()
-            with contextlib.suppress(OSError):
-                os.unlink(self.path)
 
-    def __del__(self) -> None:
-        self.close()
+def _remove(file: BinaryIO, path: str) -> None:
+    file.close()
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 class Form:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..functions.messages import shown
 from ..functions.needed_packages import needed_package
 from ..speech import Segment, TranscriptionInfo, WhisperModel, audio_blocks
 from .config import SPEECH, Config, Model
@@ -231,7 +232,7 @@ def open_speech(name: str, settings: Model, config: Config) -> SpeechEngine:
 
 def _of_recording(error: Exception, path: str) -> RecordingError:
     """Return the error of a recording, without names of the library and of the disk."""
-    message = str(error).replace(repr(path), "the file").replace(path, "the file")
+    message = str(error).replace(shown(path), "the file").replace(path, "the file")
     return RecordingError(message.removeprefix(f"{audio_blocks.__name__}: ").removeprefix("source "))
 
 
