@@ -235,7 +235,7 @@ class EncodeQueue:
         """Wait for texts, and then for others, as long as the oldest request may wait. The lock is held."""
         while True:
             self._work.wait_for(lambda: self._waiting or self._is_closed)
-            if self._is_closed or self._wait <= 0:
+            if self._is_closed or self._wait <= 0 or any(request._num_taken for request in self._waiting):
                 return
             left = min(request._begin for request in self._waiting) + self._wait - self.clock()
             if left <= 0 or sum(request._waiting_tokens for request in self._waiting) >= self._budget():

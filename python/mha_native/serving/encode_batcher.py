@@ -87,7 +87,7 @@ class EncodeBatcher:
         most = None if max_batch_tokens is None else checked_size(name, "max_batch_tokens", max_batch_tokens)
         wait = checked_real(name, "max_wait_seconds", max_wait_seconds)
         if not 0 <= wait <= threading.TIMEOUT_MAX:
-            raise ValueError(f"{name}: max_wait_seconds must be at least 0, and finite; got {wait}")
+            raise ValueError(f"{name}: max_wait_seconds must be from 0 to {threading.TIMEOUT_MAX:.0f}; got {wait}")
         waiting = checked_size(name, "max_waiting", max_waiting)
         tokens = checked_size(name, "max_waiting_tokens", max_waiting_tokens)
         num_threads = threads_of_call(name, num_threads)

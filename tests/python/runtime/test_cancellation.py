@@ -41,7 +41,7 @@ def test_a_long_call_ends(call: Callable[[int], object], num_threads: int) -> No
 
     timer = threading.Timer(0.1, cancel)
     timer.start()
-    with token, pytest.raises(CancelledError, match="^mha_native: the call was cancelled$"):
+    with token, pytest.raises(CancelledError, match=r"^mha_native: the call was cancelled$"):
         call(num_threads)
     assert time.monotonic() - cancelled[0] < SOON
 
