@@ -87,6 +87,9 @@ class Config:
         Requests and tokens of a model that wait; with more the answer is 429. As for `EncodeBatcher`.
     target_seconds : float, default 0.05
         The time of a batch of texts, as for `EncodeBatcher`.
+    max_batch_tokens : int, optional
+    max_wait_seconds : float, default 0
+        The most tokens of a batch, and the time in which texts wait for others, as for `EncodeBatcher`.
     request_timeout : float, default 60
         Seconds until an answer must be there, or the last piece of a stream.
     max_new_tokens : int, default 4096
@@ -130,6 +133,8 @@ class Config:
     max_waiting: int = 512
     max_waiting_tokens: int = 262_144
     target_seconds: float = 0.05
+    max_batch_tokens: int | None = None
+    max_wait_seconds: float = 0.0
     request_timeout: float = 60.0
     max_new_tokens: int = 4096
     max_audio_bytes: int = 26_214_400
@@ -156,9 +161,14 @@ class Config:
             *("max_audio_bytes", "max_recordings"),
         ):
             checked_integer(name, number, getattr(self, number), 1)
+        if self.max_batch_tokens is not None:
+            checked_integer(name, "max_batch_tokens", self.max_batch_tokens, 1)
         for number in ("target_seconds", "request_timeout", "max_audio_seconds", "audio_timeout"):
             if checked_real(name, number, seconds := getattr(self, number)) <= 0:
                 raise ValueError(f"{name}: {number} must be above 0; got {seconds}")
+        wait = checked_real(name, "max_wait_seconds", self.max_wait_seconds)
+        if not 0 <= wait < self.request_timeout:
+            raise ValueError(f"{name}: max_wait_seconds must be from 0 to below request_timeout; got {wait}")
         for flag in ("any_model_name", "token_inputs", "keep_going"):
             checked_boolean(name, flag, getattr(self, flag))
         for texts in ("api_keys", "cors_origins"):

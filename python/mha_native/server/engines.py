@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -22,6 +22,7 @@ from ..models.text.tokenizer import Tokenizer
 from ..serving import Batcher, EncodeBatcher, QueueFull, Request, StepEvent
 from .config import EMBEDDING, ENTITIES, LABELS, RERANKER, SPEECH, TEXT, TEXT_TO_TEXT, Config, Model
 from .language_ranker import LanguageRanker
+from .worker import Worker
 
 if TYPE_CHECKING:
     from .speech import SpeechEngine
@@ -96,6 +97,8 @@ class EncodeEngine(Engine):
         self.batcher = EncodeBatcher(
             model,
             target_seconds=config.target_seconds,
+            max_batch_tokens=config.max_batch_tokens,
+            max_wait_seconds=config.max_wait_seconds,
             max_waiting=config.max_waiting,
             max_waiting_tokens=config.max_waiting_tokens,
             num_threads=config.num_threads,
@@ -205,8 +208,7 @@ class TextToTextEngine(Engine):
         super().__init__(name)
         self.model = model
         self._num_threads, self._max_waiting = config.num_threads, config.max_waiting
-        self._pool = ThreadPoolExecutor(1, "mha_native.server.seq2seq")
-        self._pending: set[Future[list[GeneratedText]]] = set()
+        self._worker = Worker("mha_native.server.seq2seq")
         self._seconds, self._num_ended, self._num_tokens = 0.0, 0, 0
 
     @property
@@ -231,10 +233,7 @@ class TextToTextEngine(Engine):
                 self._seconds += monotonic() - begin
                 self._num_ended += 1
 
-        future = self._pool.submit(generate)
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
-        return read, future
+        return read, self._worker.submit(generate)
 
     def has_ended(self, found: GeneratedText) -> bool:
         """Return whether a text ends with an end token, and not because of its length."""
@@ -244,19 +243,18 @@ class TextToTextEngine(Engine):
         self.model.generate_tokens([[self.model.start_token]], max_new_tokens=1)
 
     def retry_seconds(self) -> int:
-        seconds = len(self._pending) * self._seconds / max(self._num_ended, 1)
+        seconds = sum(self.queued()) * self._seconds / max(self._num_ended, 1)
         return min(max(math.ceil(seconds), 1), 60)
 
     def queued(self) -> tuple[int, int]:
-        running = sum(future.running() for future in list(self._pending))
-        return len(self._pending) - running, running
+        return self._worker.queued()
 
     @property
     def tokens_per_second(self) -> float:
         return self._num_tokens / self._seconds if self._num_tokens else math.nan
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._worker.close()
 
 
 AnyEngine: TypeAlias = "EncodeEngine | TextEngine | TextToTextEngine | SpeechEngine"

@@ -173,7 +173,7 @@ class Metrics:
         yield _metric("mha_native_model_loaded", "Models that are open.", loaded)
         encoders = [engine for engine in engines if isinstance(engine, EncodeEngine)]
         yield _metric("te_queue_size", "Requests that wait.", [({}, sum(each.queued()[0] for each in encoders))])
-        yield _batch_sizes(encoders)
+        yield from _batches(encoders)
         found: dict[str, list[tuple[dict[str, str], float]]] = {}
         for engine in engines:
             if isinstance(engine, TextEngine):
@@ -218,17 +218,29 @@ class _Chosen(NamedTuple):
                 yield metric
 
 
-def _batch_sizes(engines: list[EncodeEngine]) -> HistogramMetricFamily:
-    """Return how many batches had at most so many texts."""
-    counts: dict[int, int] = {}
-    for engine in engines:
-        for size, count in engine.batcher.statistics.batch_sizes.items():
-            counts[size] = counts.get(size, 0) + count
-    buckets = [(str(most), sum(n for size, n in counts.items() if size <= most)) for most in _SIZES]
-    buckets.append(("+Inf", sum(counts.values())))
-    found = HistogramMetricFamily("te_batch_next_size", "Texts of a batch.")
-    found.add_metric([], buckets, sum(size * count for size, count in counts.items()))
-    return found
+def _batches(engines: list[EncodeEngine]) -> Iterator[HistogramMetricFamily]:
+    """Yield how many batches had at most so many texts, and at most so many tokens."""
+    found = [engine.batcher.statistics for engine in engines]
+    for name, about, each, total in (
+        (
+            "te_batch_next_size",
+            "Texts of a batch.",
+            [one.batch_sizes for one in found],
+            sum(one.texts for one in found),
+        ),
+        (
+            "te_batch_next_tokens",
+            "Tokens of a batch.",
+            [one.batch_tokens for one in found],
+            sum(one.tokens for one in found),
+        ),
+    ):
+        counts = [item for sizes in each for item in sizes.items()]
+        buckets = [(str(most), sum(count for size, count in counts if size <= most)) for most in _SIZES]
+        buckets.append(("+Inf", sum(count for _, count in counts)))
+        family = HistogramMetricFamily(name, about)
+        family.add_metric([], buckets, total)
+        yield family
 
 
 def _metric(name: str, about: str, samples: list[tuple[dict[str, str], float]]) -> Metric:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..functions.cancellation import CancellationToken
 from ..functions.messages import shown
 from ..functions.needed_packages import needed_package
 from ..speech import Segment, TranscriptionInfo, WhisperModel, audio_blocks
@@ -61,6 +62,8 @@ class TranscriptRequest(Future[Transcript]):
         self.begin = monotonic()
         self.queue_seconds, self.compute_seconds = 0.0, 0.0
         self.num_seconds, self.num_done = 0.0, 0.0  # of the recording: as far as it is decoded, and transcribed
+        self.token = CancellationToken()
+        self.add_done_callback(lambda _: self.token.cancel() if self.cancelled() else None)
 
 
 class SpeechEngine(Engine):
@@ -143,8 +146,9 @@ class SpeechEngine(Engine):
         """Compute one turn of a recording. Return whether there is another one."""
         begin = monotonic()
         try:
-            if not request.cancelled() and next(turns, self) is not self:
-                return True
+            with request.token:
+                if not request.cancelled() and next(turns, self) is not self:
+                    return True
         except CancelledError:
             request.cancel()
         except BaseException as error:

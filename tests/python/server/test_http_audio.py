@@ -308,9 +308,13 @@ def test_forms_of_every_kind(server: Running) -> None:
             assert found.status_code == status, (body[:99], found.text)
             assert words in found.json()["error"]["message"], (body[:99], found.text)
     whole = form(part("language", b"en"), MODEL, FILE) + b"an epilogue"
-    found = server.client.post(TRANSCRIPTIONS, content=whole, headers={"content-type": 'multipart/form-data; boundary="x"'})
+    found = server.client.post(
+        TRANSCRIPTIONS, content=whole, headers={"content-type": 'multipart/form-data; boundary="x"'}
+    )
     assert found.json() == ask(server).json()
-    packed = server.client.post(TRANSCRIPTIONS, content=whole, headers={"content-type": TYPE, "content-encoding": "gzip"})
+    packed = server.client.post(
+        TRANSCRIPTIONS, content=whole, headers={"content-type": TYPE, "content-encoding": "gzip"}
+    )
     assert packed.status_code == 415
     assert server.client.post("/v1/embeddings", content=whole, headers={"content-type": TYPE}).status_code == 415
 
@@ -343,8 +347,9 @@ def test_recordings_take_turns_and_have_a_limit(server: Running, gate: Gate) -> 
         assert 'mha_native_audio_requests_running{model="many"}' in names
         assert 'mha_native_audio_left_seconds{model="many"}' in names
         while not short.done():
+            windows = len(gate.seeds)
             gate.passes.release(1)
-            time.sleep(0.03)
+            until(lambda windows=windows: short.done() or len(gate.seeds) > windows)
         assert short.result().status_code == 200
         assert not long.done()
         gate.passes.release(1000)
@@ -376,6 +381,29 @@ def test_a_client_that_is_gone(server: Running, gate: Gate, stream: str) -> None
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall((head.encode() + body)[:cut])
         until(lambda: server.service.num_recordings == 0)
+    assert ask(server).status_code == 200
+
+
+def test_a_window_is_interrupted(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended, attempts = threading.Event(), threading.Event(), Transcriber.attempts
+
+    def endless(self: Transcriber, *arguments: Any) -> Any:
+        begun.set()
+        try:
+            while True:
+                attempts(self, *arguments)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(Transcriber, "attempts", endless)
+    headers = {"x-request-timeout": "1"}
+    found = server.client.post(
+        TRANSCRIPTIONS, files={"file": DATA}, data={"model": "many", "language": "en"}, headers=headers
+    )
+    assert found.status_code == 504
+    assert begun.is_set()
+    assert ended.wait(5)
+    monkeypatch.setattr(Transcriber, "attempts", attempts)
     assert ask(server).status_code == 200
 
 
@@ -452,7 +480,10 @@ def test_kinds_by_their_files(models: dict[str, Path], place: Path, tmp_path: Pa
     other = Config({"a": Model(models["many"], kind="speech"), "b": Model(models["english"], weight_dtype="int8")})
     with running(other) as found:
         entries = found.client.get("/v1/models").json()["data"]
-        assert [(entry["kind"], entry["weight_dtype"]) for entry in entries] == [("speech", "float32"), ("speech", "int8")]
+        assert [(entry["kind"], entry["weight_dtype"]) for entry in entries] == [
+            ("speech", "float32"),
+            ("speech", "int8"),
+        ]
         assert entries[0]["max_model_len"] is None
         assert found.client.get("/info").json()["error"].startswith("This server has no model of the kind")
     for settings_of, words in (
