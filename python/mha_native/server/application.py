@@ -19,6 +19,7 @@ from .config import Config
 from .errors import Failure, failure_of
 from .information import METRICS, check_ready
 from .service import Endpoint, Service
+from .tracing import open_tracing
 
 _log = logging.getLogger("mha_native.server")
 
@@ -78,6 +79,7 @@ class Application:
         self.service = Service(config)
         self._on_loaded, self._loads_first = on_loaded, loads_first
         self.metrics_port: int | None = None  # where /metrics is, and nothing else
+        self.tracing = open_tracing()
         self.calls: set[Call] = set()  # that have no answer yet
         self.last = monotonic()  # when the last request came or ended
         paths: dict[str, dict[str, Endpoint]] = {}
@@ -124,6 +126,8 @@ class Application:
             await loading
             self.abort()
             await asyncio.to_thread(self.service.close)
+            if self.tracing is not None:
+                await asyncio.to_thread(self.tracing.close)
 
     async def _load(self) -> Exception | None:
         error = None
@@ -204,7 +208,10 @@ class _Path:
             application.last = monotonic()
             application.service.metrics.answered(self._path, status, call.seconds)
             line = {"request_id": call.identifier, "path": self._path, "status": status}
-            level = logging.DEBUG if endpoint is not None and endpoint.is_open else logging.INFO
+            is_quiet = endpoint is not None and endpoint.is_open
+            if application.tracing is not None and not is_quiet:
+                line["trace_id"] = application.tracing.record(call, method, self._path, status)
+            level = logging.DEBUG if is_quiet else logging.INFO
             if _log.isEnabledFor(level):
                 client = call.scope.get("client") or ("unix", 0)
                 line |= {**call.log, "total_ms": round(1e3 * call.seconds, 2), "client": client[0]}

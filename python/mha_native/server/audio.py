@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Iterator
+from time import monotonic
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -223,6 +224,8 @@ def _errors_of_recordings() -> Iterator[None]:
 
 
 def _count(service: Service, call: Call, engine: SpeechEngine, found: Transcript) -> None:
+    begun = found.begin + found.queue_seconds
+    call.phases += [("queue", found.begin, found.queue_seconds), ("model", begun, monotonic() - begun)]
     service.metrics.transcribed(engine, found.info.duration, found.queue_seconds, found.compute_seconds)
     call.log |= {
         "audio_seconds": round(found.info.duration, 2),

@@ -89,6 +89,7 @@ class Call:
         self.body = b""
         self._is_read = scope["method"] in ("GET", "HEAD")
         self.log: dict[str, Any] = {}  # for the line of the log
+        self.phases: list[tuple[str, float, float]] = []  # of traces: names, times of `monotonic`, and seconds
         self.has_begun = False  # to answer
         self._watcher: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle  # while a result is computed

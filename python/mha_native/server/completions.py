@@ -1,6 +1,7 @@
 """Continuations of texts and answers to conversations, as the API of OpenAI has them, whole or in pieces."""
 
 import asyncio
+import math
 import uuid
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
@@ -218,6 +219,7 @@ class _Texts:
         self._requests, self._copies = requests, copies
         self._events: asyncio.Queue[tuple[int, StepEvent]] = asyncio.Queue()
         self._left = len(requests)
+        self._begin = monotonic()
         self._last: dict[int, float] = {}  # when the last event of a text came
         for i, request in enumerate(requests):
             call.cancel_by(request.cancel)
@@ -243,7 +245,14 @@ class _Texts:
             if event.finish_reason is not None:
                 self._left -= 1
                 self._call.log["finish_reason"] = event.finish_reason
-                self._service.metrics.generated(self._engine, self._requests[i].statistics, event.finish_reason)
+                statistics = self._requests[i].statistics
+                self._service.metrics.generated(self._engine, statistics, event.finish_reason)
+                first, queued = statistics.first_token_seconds, statistics.queue_seconds
+                if not math.isnan(first):
+                    self._call.phases += [
+                        ("queue", self._begin, queued),
+                        ("model", self._begin + queued, first - queued + statistics.new_seconds),
+                    ]
                 self._check(i, event.finish_reason)
         return found
 
@@ -465,7 +474,9 @@ async def _search(
         for i, each in enumerate(found)
     ]
     usage = _usage(call, sum(map(len, tokens)), sum(len(each.tokens) for each in found), 0)
-    call.log |= {"compute_ms": round(1e3 * (monotonic() - begin), 2), "finish_reason": choices[-1]["finish_reason"]}
+    seconds = monotonic() - begin
+    call.phases.append(("model", begin, seconds))
+    call.log |= {"compute_ms": round(1e3 * seconds, 2), "finish_reason": choices[-1]["finish_reason"]}
     service.metrics.searched(engine, usage, [str(choice["finish_reason"]) for choice in choices])
     if not asked.stream:
         return answer({**form.head, "choices": choices, "usage": usage})

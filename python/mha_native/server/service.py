@@ -186,6 +186,11 @@ class Service:
         tokenized = monotonic() - begin
         result = await call.result_of(request)
         self.metrics.computed(engine, request, tokenized)
+        _, queued, computed = request.statistics
+        added = begin + tokenized
+        call.phases += [
+            ("tokenize", begin, tokenized), ("queue", added, queued), ("model", added + queued, computed)
+        ]  # fmt: skip
         call.log |= {"inputs": len(texts), "prompt_tokens": sum(request.token_counts)}
         return result, request
 

@@ -30,10 +30,11 @@ class RecordingError(ValueError):
 
 
 class Transcript(NamedTuple):
-    """The text of a recording, and the seconds that it has waited and was computed."""
+    """The text of a recording, the `monotonic` time when it came, and the seconds that it waited and was computed."""
 
     segments: list[Segment]
     info: TranscriptionInfo
+    begin: float
     queue_seconds: float
     compute_seconds: float
 
@@ -188,7 +189,8 @@ class SpeechEngine(Engine):
                 yield
             self._audio_seconds += max(info.duration - request.num_done, 0)
             request.num_done = info.duration
-            _resolve(request.set_result, Transcript(found, info, request.queue_seconds, request.compute_seconds))
+            times = request.begin, request.queue_seconds, request.compute_seconds
+            _resolve(request.set_result, Transcript(found, info, *times))
         finally:
             samples.close()
 
