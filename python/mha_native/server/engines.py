@@ -8,7 +8,7 @@ from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ..functions.messages import listed, shown
 from ..models import CausalLM, GeneratedText, SentenceEncoder, Seq2SeqLM, TextClassifier, TokenClassifier, kinds
@@ -24,8 +24,8 @@ from .config import EMBEDDING, ENTITIES, LABELS, RERANKER, SPEECH, TEXT, TEXT_TO
 from .language_ranker import LanguageRanker
 from .worker import Worker
 
-if TYPE_CHECKING:
-    from .speech import SpeechEngine
+# Functions that open models of further kinds, which the modules of those add.
+OPENERS: dict[str, Callable[[str, Model, Config], Any]] = {}
 
 
 class Engine:
@@ -257,7 +257,7 @@ class TextToTextEngine(Engine):
         self._worker.close()
 
 
-AnyEngine: TypeAlias = "EncodeEngine | TextEngine | TextToTextEngine | SpeechEngine"
+AnyEngine: TypeAlias = EncodeEngine | TextEngine | TextToTextEngine
 
 
 def open_engine(name: str, settings: Model, config: Config, loop: asyncio.AbstractEventLoop) -> AnyEngine:
@@ -287,10 +287,8 @@ def open_engine(name: str, settings: Model, config: Config, loop: asyncio.Abstra
         return TextEngine(name, CausalLM.from_pretrained(model, **formats), config, loop)  # type: ignore[arg-type]
     if kind == TEXT_TO_TEXT:
         return TextToTextEngine(name, Seq2SeqLM.from_pretrained(model, **formats), config)  # type: ignore[arg-type]
-    if kind == SPEECH:
-        from .speech import open_speech  # which needs packages of its own
-
-        return open_speech(name, settings, config)
+    if kind in OPENERS:
+        return OPENERS[kind](name, settings, config)
     raise ValueError(
         f"{model}: a server takes models of embeddings, pairs, labels, text and speech; this one is {kind}"
     )

@@ -17,7 +17,7 @@ from ..functions.messages import shown
 from ..functions.needed_packages import needed_package
 from ..speech import Segment, TranscriptionInfo, WhisperModel, audio_blocks
 from .config import SPEECH, Config, Model
-from .engines import Engine
+from .engines import OPENERS, Engine
 from .forms import TemporaryFile
 
 SAMPLING_RATE = 16_000
@@ -234,6 +234,9 @@ def open_speech(name: str, settings: Model, config: Config) -> SpeechEngine:
     threads = 0 if config.num_threads is None else config.num_threads
     model = WhisperModel(settings.path, cpu_threads=threads, weight_dtype=settings.weight_dtype)
     return SpeechEngine(name, model)
+
+
+OPENERS[SPEECH] = open_speech
 
 
 def _of_recording(error: Exception, path: str) -> RecordingError:
