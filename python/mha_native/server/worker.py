@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from .. import CancellationToken
+from ..functions.cancellation import CancellationToken
 
 Result = TypeVar("Result")
 
