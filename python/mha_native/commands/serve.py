@@ -98,9 +98,9 @@ def _real(text: str, *, has_zero: bool = False) -> float:
 
 
 def _compatible(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",")) if text not in ("", "none") else ()
+    names = {"both": ("tei", "vllm"), "none": ()}.get(text, tuple(text.split(",")))
     if not all(name in ("tei", "vllm") for name in names):
-        raise argparse.ArgumentTypeError(f"must be tei, vllm, both with a comma between them, or none; got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be tei, vllm, both or none; got {text!r}")
     return names
 
 
@@ -142,7 +142,7 @@ OPTIONS = (
     _Option("--max-audio-seconds", "of a recording", "SECONDS", _real, 7200.0),
     _Option("--max-recordings", "requests with a recording at once", "N", count, 32),
     _Option("--audio-timeout", "until a transcript must be whole", "SECONDS", _real, 600.0),
-    _Option("--metrics-compat", "whose names of metrics are served, too", "NAMES", _compatible, "tei,vllm"),
+    _Option("--metrics-compat", "whose names of metrics are served, too", "NAMES", _compatible, "both"),
     _Option("--token-inputs", "tokens in the place of texts", default="refuse", choices=("refuse", "accept")),
     _Option("--threads", "of the computation; default: those of the machine", "N", count),
     _Option("--dtype", "what models compute in", default="float32", choices=LAYER_DTYPES),
