@@ -8,6 +8,7 @@ namespace mha::bindings {
 namespace py = pybind11;
 
 void bind_attention(py::module_& m);
+void bind_cancellation(py::module_& m);
 void bind_cross_entropy(py::module_& m);
 void bind_dlpack(py::module_& m);
 void bind_dtypes(py::module_& m);

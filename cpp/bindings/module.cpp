@@ -29,7 +29,7 @@ PYBIND11_MODULE(core_of_main_interpreter, m, py::mod_gil_not_used()) {
   m.attr("__version__") = MHA_VERSION;
   m.attr("compiler") = MHA_COMPILER;
 
-  // std::invalid_argument is a ValueError already; these two are more exact.
+  // std::invalid_argument is a ValueError already; these are more exact.
   py::register_local_exception_translator([](std::exception_ptr thrown) {
     try {
       if (thrown) std::rethrow_exception(thrown);
@@ -37,10 +37,13 @@ PYBIND11_MODULE(core_of_main_interpreter, m, py::mod_gil_not_used()) {
       py::set_error(PyExc_TypeError, error.what());
     } catch (const mha::AllocationError& error) {
       py::set_error(PyExc_MemoryError, error.what());
+    } catch (const mha::Cancelled& error) {
+      py::set_error(py::module_::import("concurrent.futures").attr("CancelledError"), error.what());
     }
   });
 
   mha::bindings::bind_attention(m);
+  mha::bindings::bind_cancellation(m);
   mha::bindings::bind_cross_entropy(m);
   mha::bindings::bind_dlpack(m);
   mha::bindings::bind_dtypes(m);

@@ -41,7 +41,7 @@ auto without_gil(Compute compute) {
     return compute();
   } catch (const Cancelled&) {
     if (signals.raised()) throw py::error_already_set(*signals.raised());
-    throw;  // by a scope of the program that Python is a part of
+    throw;  // by a CancellationToken, or a scope of the program that Python is a part of
   }
 }
 

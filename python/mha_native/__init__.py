@@ -9,6 +9,7 @@ from ._core import __version__
 from .functions.activation import ActivationGradients, activation, activation_gradient
 from .functions.attention import attention_weights, scaled_dot_product_attention
 from .functions.block_matrix import BlockMatrix
+from .functions.cancellation import CancellationToken
 from .functions.cross_entropy import CrossEntropy, cross_entropy
 from .functions.embedding_gradient import embedding_gradient
 from .functions.gradient import AttentionGradients, attention_gradient, attention_gradient_varlen
@@ -52,6 +53,7 @@ __all__ = [
     "AttentionGradients",
     "AttentionStatistics",
     "BlockMatrix",
+    "CancellationToken",
     "CausalDecoder",
     "CrossEntropy",
     "Decoder",

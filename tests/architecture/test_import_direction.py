@@ -20,7 +20,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "training": ({"optim"}, {"functions", "core"}),
     "models": ({"models"}, {"layers", "functions", "core"}),
     "serving": ({"serving"}, {"models", "layers", "functions", "core"}),
-    "server": ({"server"}, {"serving", "models", "layers", "functions", "core"}),
+    "server": ({"server"}, {"serving", "speech", "models", "layers", "functions", "core"}),
     "drop-in": ({"sentence_transformers"}, {"models", "layers", "functions", "core"}),
     "speech": ({"speech"}, {"models", "layers", "functions", "core"}),
     "distributed": ({"distributed"}, {"models", "layers", "functions", "core"}),

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -150,6 +151,76 @@ TEST(Cancellation, ScopesNestAndAreOfTheirThread) {
   EXPECT_EQ(outer.times, 0);
   EXPECT_THROW(run_phases(&phase, 1, 1), Cancelled);
   EXPECT_EQ(outer.times, 1);
+}
+
+/// Tasks of which the fifth sets a flag, on whatever thread it runs.
+struct SetsAFlag {
+  std::atomic<bool> flag{false};
+  std::atomic<int> done{0};
+
+  Phase phase(Index count) {
+    return {count,
+            [](const void* context, Index, int) {
+              auto& self = *static_cast<SetsAFlag*>(const_cast<void*>(context));
+              if (++self.done == 5) self.flag = true;
+            },
+            this};
+  }
+};
+
+TEST(Cancellation, AFlagEndsACallWithTheTasksUnderWay) {
+  constexpr Index kMany = 1 << 20;
+  using Run = decltype(Executor::parallel_for);
+  for (const Run run : {Run{nullptr}, Run{on_the_caller}, Run{on_other_threads}}) {
+    std::optional<ExecutorScope> executor;
+    if (run != nullptr) executor.emplace(Executor{run, nullptr, 3});
+    for (const int threads : {1, 3}) {
+      SetsAFlag tasks;
+      const Phase phases[] = {tasks.phase(kMany), tasks.phase(kMany)};
+      {
+        const CancellationScope scope(tasks.flag);
+        EXPECT_THROW(run_phases(phases, 2, threads), Cancelled);
+        EXPECT_LT(tasks.done, kMany);
+        tasks.done = 100;
+        EXPECT_THROW(run_phases(phases, 2, threads), Cancelled);  // and every other call of the scope
+        EXPECT_EQ(tasks.done, 100);
+      }
+      run_phases(phases, 1, threads);
+      EXPECT_EQ(tasks.done, 100 + kMany);
+    }
+  }
+}
+
+TEST(Cancellation, FlagsAndFunctionsNest) {
+  std::atomic<bool> outer{false}, inner{false};
+  Asked asked;
+  Tasks tasks{milliseconds(5)};
+  const Phase one = tasks.phase(1), many = tasks.phase(2000);
+  const auto ends = [&](const Phase& phase) {
+    try {
+      run_phases(&phase, 1, 1);
+      return false;
+    } catch (const Cancelled&) {
+      return true;
+    }
+  };
+  const CancellationScope around(outer);
+  {
+    const CancellationScope function(&Asked::ask, &asked);
+    const CancellationScope within(inner);
+    EXPECT_FALSE(ends(one));
+    EXPECT_TRUE(ends(many));  // by the function
+    EXPECT_EQ(asked.times, 1);
+    EXPECT_FALSE(ends(one));
+    inner = true;
+    EXPECT_TRUE(ends(one));
+    std::thread([&] { EXPECT_FALSE(ends(one)); }).join();
+  }
+  EXPECT_FALSE(ends(one));
+  outer = true;
+  std::atomic<bool> unset{false};
+  const CancellationScope within(unset);
+  EXPECT_TRUE(ends(one));
 }
 
 TEST(Cancellation, WhoIsAskedMayCallTheLibrary) {

@@ -2,7 +2,8 @@
 //   std::invalid_argument   a shape or a value breaks a rule           (Python: ValueError)
 //   mha::DTypeError         an element type breaks a rule              (Python: TypeError)
 //   mha::AllocationError    memory ran out; what() says how much       (Python: MemoryError)
-//   mha::Cancelled          a CancellationScope ended the call         (Python: the exception of a signal handler)
+//   mha::Cancelled          a CancellationScope ended the call         (Python: concurrent.futures.CancelledError, or
+//                                                                      the exception of a signal handler)
 #pragma once
 
 #include <cstddef>

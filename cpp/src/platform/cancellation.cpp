@@ -45,13 +45,19 @@ std::int64_t PacedClock::read() {
 Cancellation& Cancellation::of_this_thread() { return current; }
 
 bool Cancellation::is_caller_late() {
-  if (scope_ == nullptr || is_caller_) return false;
+  if (scopes_.asked == nullptr || is_caller_) return false;
   const std::int64_t now = clock_.look();
-  return now != 0 && now - kInterval > scope_->next_question_.load(std::memory_order_relaxed);
+  return now != 0 && now - kInterval > scopes_.asked->next_question_.load(std::memory_order_relaxed);
+}
+
+bool Cancellation::is_flag_set() const {
+  const CancellationScope* scope = scopes_.flagged;
+  while (scope != nullptr && !scope->flag_->load(std::memory_order_relaxed)) scope = scope->outer_;
+  return scope != nullptr;
 }
 
 void Cancellation::ask(std::int64_t now) {
-  CancellationScope& scope = *scope_;
+  CancellationScope& scope = *scopes_.asked;
   std::atomic<std::int64_t>& next = scope.next_question_;
   const std::int64_t due = next.load(std::memory_order_relaxed);
   if (due == 0) next.store(now + kInterval, std::memory_order_relaxed);
@@ -66,14 +72,14 @@ void Cancellation::ask(std::int64_t now) {
 }
 
 void Cancellation::end_call() {
-  scope_->is_cancelled_.store(false, std::memory_order_relaxed);
+  if (scopes_.asked != nullptr) scopes_.asked->is_cancelled_.store(false, std::memory_order_relaxed);
   throw Cancelled();
 }
 
-FollowCaller::FollowCaller(CancellationScope* scope)
-    : before_(current), is_other_(current.scope_ != scope || !current.is_caller_) {
+FollowCaller::FollowCaller(CancellationScopes scopes)
+    : before_(current), is_other_(!(current.scopes_ == scopes) || !current.is_caller_) {
   if (!is_other_) return;
-  current.scope_ = scope;
+  current.scopes_ = scopes;
   current.is_caller_ = false;
   current.clock_ = {};
 }
@@ -83,14 +89,23 @@ FollowCaller::~FollowCaller() {
 }
 
 CancellationScope::CancellationScope(bool (*should_cancel)(void* state), void* state)
-    : should_cancel_(should_cancel), state_(state), outer_(current.scope_) {
+    : should_cancel_(should_cancel), state_(state), outer_(current.scopes_.asked) {
   if (should_cancel == nullptr) throw std::invalid_argument("CancellationScope should_cancel: a null pointer");
-  current.scope_ = this;
+  current.scopes_.asked = this;
   current.clock_ = {};
 }
 
+CancellationScope::CancellationScope(const std::atomic<bool>& is_cancelled)
+    : should_cancel_(nullptr), flag_(&is_cancelled), outer_(current.scopes_.flagged) {
+  current.scopes_.flagged = this;
+}
+
 CancellationScope::~CancellationScope() {
-  current.scope_ = outer_;
+  if (flag_ != nullptr) {
+    current.scopes_.flagged = outer_;
+    return;
+  }
+  current.scopes_.asked = outer_;
   current.clock_ = {};
 }
 

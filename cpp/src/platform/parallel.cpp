@@ -82,13 +82,13 @@ void take_tasks(const Phase& phase, std::atomic<Index>& next, int worker, IsOver
 void run_on(const Executor& executor, const Phase& phase, int workers, Cancellation& caller) {
   struct Work {
     const Phase& phase;
-    CancellationScope* const scope;
+    const CancellationScopes scopes;
     std::atomic<Index> next{0};
-  } work{phase, caller.scope()};
+  } work{phase, caller.scopes()};
   const auto run_worker = [](void* context, int worker) {
     const FloatingPointState state;
     Work& shared = *static_cast<Work*>(context);
-    const FollowCaller follow(shared.scope);
+    const FollowCaller follow(shared.scopes);
     Cancellation& cancellation = Cancellation::of_this_thread();
     is_worker = true;
     take_tasks(shared.phase, shared.next, worker,
@@ -153,7 +153,7 @@ int current_processor() { return -1; }
 void leave_processor(int) {}
 #endif
 
-void run_region(const Phase* phases, int count, int threads, CancellationScope* scope) {
+void run_region(const Phase* phases, int count, int threads, CancellationScopes scopes) {
   // Phases use the two counters in turn. During a phase no thread reads the counter of the next one: its last use ended
   // at the barrier before this phase, and its next use begins at the barrier after it. So the caller may reset it now.
   TaskCounter counters[2];
@@ -163,7 +163,7 @@ void run_region(const Phase* phases, int count, int threads, CancellationScope* 
   {
     const FloatingPointState state;
     const int worker = omp_get_thread_num();
-    const FollowCaller follow(scope);
+    const FollowCaller follow(scopes);
     Cancellation& cancellation = Cancellation::of_this_thread();
     if (worker > 0) leave_processor(processor_of_caller);
     arrived.fetch_add(1, std::memory_order_relaxed);
@@ -182,7 +182,7 @@ void run_region(const Phase* phases, int count, int threads, CancellationScope* 
 void run_parallel(const Phase* phases, int count, int threads, Cancellation& caller) {
   if (const Executor* chosen = executor()) return run_on(*chosen, phases, count, threads, caller);
 #ifdef _OPENMP
-  run_region(phases, count, startable_threads(threads), caller.scope());
+  run_region(phases, count, startable_threads(threads), caller.scopes());
 #endif
 }
 

@@ -97,6 +97,13 @@ def _real(text: str, *, has_zero: bool = False) -> float:
     return number
 
 
+def _compatible(text: str) -> tuple[str, ...]:
+    names = {"both": ("tei", "vllm"), "none": ()}.get(text, tuple(text.split(",")))
+    if not all(name in ("tei", "vllm") for name in names):
+        raise argparse.ArgumentTypeError(f"must be tei, vllm, both or none; got {text!r}")
+    return names
+
+
 def _delay(text: str) -> float:
     return _real(text, has_zero=True)
 
@@ -111,6 +118,7 @@ OPTIONS = (
     _Option("--any-model-name", "take the only model of the fitting kind for an unknown name", default=False),
     _Option("--host", "where to listen", "HOST", default="127.0.0.1"),
     _Option("--port", "0 takes a free one", "PORT", _port, 8080),
+    _Option("--metrics-port", "where /metrics is then, and nowhere else; 0 takes a free one", "PORT", _port),
     _Option("--unix-socket", "listen there instead of on a port, for the user of this process only", "PATH"),
     _Option("--root-path", "the path of the server behind a proxy, such as /models", "PATH", default=""),
     _Option("--tls-certificate", "of the server, in PEM, with those of its issuers", "FILE"),
@@ -124,10 +132,17 @@ OPTIONS = (
     _Option("--max-waiting", "requests that wait", "N", count, 512),
     _Option("--max-waiting-tokens", "tokens of texts that wait", "N", count, 262_144),
     _Option("--target-batch-ms", "time of a batch", "MS", _real, 50.0),
+    _Option("--max-batch-tokens", "of a batch of several texts; default: 2048", "N", count),
+    _Option("--max-wait-ms", "time in which texts wait for others", "MS", _delay, 0.0),
     _Option("--request-timeout", "until an answer must be there", "SECONDS", _real, 60.0),
     _Option("--drain-delay", "after SIGTERM, while requests are still taken", "SECONDS", _delay, 0.0),
     _Option("--grace", "for running requests after SIGTERM", "SECONDS", _real, 30.0),
     _Option("--max-new-tokens", "of an answer without a limit of its own", "N", count, 4096),
+    _Option("--max-audio-bytes", "of a request with a recording", "N", count, 26_214_400),
+    _Option("--max-audio-seconds", "of a recording", "SECONDS", _real, 7200.0),
+    _Option("--max-recordings", "requests with a recording at once", "N", count, 32),
+    _Option("--audio-timeout", "until a transcript must be whole", "SECONDS", _real, 600.0),
+    _Option("--metrics-compat", "whose names of metrics are served, too", "NAMES", _compatible, "both"),
     _Option("--token-inputs", "tokens in the place of texts", default="refuse", choices=("refuse", "accept")),
     _Option("--threads", "of the computation; default: those of the machine", "N", count),
     _Option("--dtype", "what models compute in", default="float32", choices=LAYER_DTYPES),
@@ -165,6 +180,7 @@ def run(options: argparse.Namespace) -> int:
             found["log_format"],
             found["log_level"],
             drain_delay=found["drain_delay"],
+            metrics_port=found["metrics_port"],
             tls=found["tls_certificate"] and (found["tls_certificate"], found["tls_key"]),
             reread=lambda: _config(_values(options)),
         )
@@ -198,8 +214,15 @@ def _config(found: Mapping[str, Any]) -> "Config":
         max_waiting=found["max_waiting"],
         max_waiting_tokens=found["max_waiting_tokens"],
         target_seconds=found["target_batch_ms"] / 1000,
+        max_batch_tokens=found["max_batch_tokens"],
+        max_wait_seconds=found["max_wait_ms"] / 1000,
         request_timeout=found["request_timeout"],
         max_new_tokens=found["max_new_tokens"],
+        max_audio_bytes=found["max_audio_bytes"],
+        max_audio_seconds=found["max_audio_seconds"],
+        max_recordings=found["max_recordings"],
+        audio_timeout=found["audio_timeout"],
+        metrics_compat=found["metrics_compat"],
         token_inputs=found["token_inputs"] == "accept",
         keep_going=found["keep_going"],
         root_path=found["root_path"],
@@ -218,7 +241,7 @@ def _values(options: argparse.Namespace) -> dict[str, Any]:
         key = option.key
         variable = f"{_PREFIX}{key.upper()}"
         text = os.environ.get(variable)
-        found[key] = option.default
+        found[key] = option.read(option.default) if isinstance(option.default, str) else option.default
         if key in given:
             found[key] = option.of_file(f"{path}: {key}", given[key])
         if text is not None:

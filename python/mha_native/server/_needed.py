@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from ..functions.messages import listed
 from ..functions.needed_packages import pip_install
 
-PACKAGES = ("starlette", "uvicorn", "msgspec", "orjson", "prometheus_client")
+PACKAGES = ("starlette", "uvicorn", "msgspec", "orjson", "prometheus_client", "python_multipart")
 
 if _missing := [package for package in PACKAGES if find_spec(package) is None]:
     _command = pip_install(*_missing, extra="server")

@@ -13,12 +13,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from . import admin, completions, information, openai, openapi, page, rerank, tei
+from . import admin, audio, completions, information, openai, openapi, page, rerank, tei
 from .calls import Answer, Call, ClientGone
 from .config import Config
-from .errors import Failure, of_computation
-from .information import check_ready
+from .errors import Failure, failure_of
+from .information import METRICS, check_ready
 from .service import Endpoint, Service
+from .tracing import open_tracing
 
 _log = logging.getLogger("mha_native.server")
 
@@ -28,6 +29,7 @@ _SERVED: list[Endpoint] = [
     *tei.ENDPOINTS,
     *rerank.ENDPOINTS,
     *completions.ENDPOINTS,
+    *audio.ENDPOINTS,
     *admin.ENDPOINTS,
     *page.ENDPOINTS,
 ]
@@ -76,16 +78,19 @@ class Application:
     ) -> None:
         self.service = Service(config)
         self._on_loaded, self._loads_first = on_loaded, loads_first
+        self.metrics_port: int | None = None  # where /metrics is, and nothing else
+        self.tracing = open_tracing()
         self.calls: set[Call] = set()  # that have no answer yet
         self.last = monotonic()  # when the last request came or ended
         paths: dict[str, dict[str, Endpoint]] = {}
         for endpoint in _ENDPOINTS:
             paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        self._nowhere = _Path(self, "other", {})
         served = {path: _Path(self, path, endpoints) for path, endpoints in paths.items()}
         # Most requests are for a path without a name in it, which needs no search by patterns.
         self._whole = {} if config.cors_origins else {path: each for path, each in served.items() if "{" not in path}
         routes = [Route(path, each) for path, each in served.items()]
-        routes.append(Route("/{path:path}", _Path(self, "other", {})))
+        routes.append(Route("/{path:path}", self._nowhere))
         cors = Middleware(
             CORSMiddleware,
             allow_origins=list(config.cors_origins),
@@ -98,6 +103,11 @@ class Application:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.metrics_port is not None and scope["type"] == "http":
+            is_there = (scope.get("server") or ("", None))[1] == self.metrics_port
+            if is_there != (scope["path"] == METRICS):
+                await self._nowhere(scope, receive, send)
+                return
         if scope["type"] == "http" and (path := self._whole.get(scope["path"])) is not None:
             await path(scope, receive, send)
             return
@@ -116,6 +126,8 @@ class Application:
             await loading
             self.abort()
             await asyncio.to_thread(self.service.close)
+            if self.tracing is not None:
+                await asyncio.to_thread(self.tracing.close)
 
     async def _load(self) -> Exception | None:
         error = None
@@ -196,7 +208,10 @@ class _Path:
             application.last = monotonic()
             application.service.metrics.answered(self._path, status, call.seconds)
             line = {"request_id": call.identifier, "path": self._path, "status": status}
-            level = logging.DEBUG if endpoint is not None and endpoint.is_open else logging.INFO
+            is_quiet = endpoint is not None and endpoint.is_open
+            if application.tracing is not None and not is_quiet:
+                line["trace_id"] = application.tracing.record(call, method, self._path, status)
+            level = logging.DEBUG if is_quiet else logging.INFO
             if _log.isEnabledFor(level):
                 client = call.scope.get("client") or ("unix", 0)
                 line |= {**call.log, "total_ms": round(1e3 * call.seconds, 2), "client": client[0]}
@@ -210,10 +225,7 @@ class _Path:
         except ClientGone:
             raise
         except Exception as error:
-            failure = error if isinstance(error, Failure) else of_computation(error)
-            if failure is None:
-                _log.exception("request %s failed", call.identifier)
-                failure = Failure("internal", f"The server has failed; its log has the request {call.identifier}.")
+            failure = failure_of(error, call.identifier)
             if endpoint is not None and endpoint.method == "POST" and not endpoint.is_admin:
                 metrics.failed(failure.cause)
             cohere_id = call.identifier if call.is_cohere else None
@@ -237,7 +249,6 @@ class _Path:
         elif not endpoint.is_open:
             self._application.check_key(call)
             check_ready(service)
-        if endpoint.method == "GET":
-            return await endpoint.respond(service, call)
-        await call.read_body()
+        if endpoint.method != "GET" and endpoint.file is None:  # which reads its body by itself
+            await call.read_body()
         return await endpoint.respond(service, call)

@@ -89,12 +89,15 @@ class Call:
         self.body = b""
         self._is_read = scope["method"] in ("GET", "HEAD")
         self.log: dict[str, Any] = {}  # for the line of the log
+        self.phases: list[tuple[str, float, float]] = []  # of traces: names, times of `monotonic`, and seconds
         self.has_begun = False  # to answer
         self._watcher: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle  # while a result is computed
         self._cancel: list[Callable[[], object]] = []
         self._engines: list[Any] = []  # that the request has found
         self._why: str | None = None
+        self._at_end: list[Callable[[], object]] = []
+        self.timeout = config.request_timeout  # seconds
 
     @cached_property
     def query(self) -> QueryParams:
@@ -108,7 +111,7 @@ class Call:
     @property
     def remaining(self) -> float:
         """Seconds until the answer must be there, by the server's limit and the header x-request-timeout."""
-        seconds = self.config.request_timeout
+        seconds = self.timeout
         if given := self.headers.get(b"x-request-timeout"):
             try:
                 seconds = min(seconds, float(given))
@@ -124,26 +127,31 @@ class Call:
     async def read_body(self) -> None:
         """Read the body, unless it is too large or comes too slowly."""
         self._check_media()
-        most = self.config.max_body_bytes
+        parts: list[bytes] = []
+        await self.receive_body(self.config.max_body_bytes, _BODY_SECONDS, parts.append)
+        self.body = parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def receive_body(self, most: int, seconds: float, take: Callable[[bytes], object]) -> None:
+        """Call `take` with each part of the body, unless it has more than `most` bytes or needs more than `seconds`."""
         too_large = Failure("size", f"The body must have at most {most} bytes.", headers=(("connection", "close"),))
         length = self.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > most:
             raise too_large
-        parts, size = [], 0
-        slow = f"The body has not come in {_BODY_SECONDS:.0f} s."
-        with _interrupted(_BODY_SECONDS, Failure("slow", slow, headers=(("connection", "close"),))):
+        size = 0
+        slow = f"The body has not come in {seconds:.0f} s."
+        with _interrupted(seconds, Failure("slow", slow, headers=(("connection", "close"),))):
             while True:
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
                     raise ClientGone
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
+                part = message.get("body", b"")
+                size += len(part)
+                self._is_read = not message.get("more_body", False)
                 if size > most:
                     raise too_large
-                if not message.get("more_body", False):
-                    break
-        self.body = parts[0] if len(parts) == 1 else b"".join(parts)
-        self._is_read = True
+                take(part)
+                if self._is_read:
+                    return
 
     def _check_media(self) -> None:
         """Raise the failure of a body that cannot be JSON in UTF-8. The type itself may be any: curl sends another."""
@@ -183,12 +191,18 @@ class Call:
             pass
         self.stop("disconnect")
 
+    def at_end(self, function: Callable[[], object]) -> None:
+        """Call a function at the end of the request."""
+        self._at_end.append(function)
+
     def end(self) -> None:
-        """Watch the client no longer, and use no models any more."""
+        """Watch the client no longer, use no models any more, and call the functions of `at_end`."""
         if self._watcher is not None:
             self._watcher.cancel()
         while self._engines:
             self._engines.pop().num_calls -= 1
+        while self._at_end:
+            self._at_end.pop()()
 
     def stop(self, why: str) -> None:
         """Cancel the work of the request: "disconnect", "timeout", "slow_client" or "shutdown"."""
@@ -244,6 +258,10 @@ class Call:
             await done
         finally:
             self._timer.cancel()
+        return self.outcome_of(request)
+
+    def outcome_of(self, request: "EncodeRequest | Future[Any]") -> Any:
+        """Return the result of a request to a model that has ended, or raise the failure of it."""
         self.check_stopped()
         if request.cancelled():
             raise stopping()

@@ -1,6 +1,7 @@
 """Continuations of texts and answers to conversations, as the API of OpenAI has them, whole or in pieces."""
 
 import asyncio
+import math
 import uuid
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
@@ -8,20 +9,16 @@ from time import monotonic, time
 from typing import Any, NamedTuple
 
 import msgspec
-import orjson
 
 from ..models import Completion, TokenLogprobs
 from ..serving import Request, StepEvent
-from .calls import Answer, Call, answer
+from .calls import Answer, Call, ClientGone, answer
 from .config import TEXT, TEXT_TO_TEXT
 from .engines import TextEngine, TextToTextEngine
-from .errors import Failure, of_arguments, of_computation, stopping, timed_out
+from .errors import Failure, failure_of, of_arguments, of_computation, stopping, timed_out
+from .events import DONE, PING, PING_SECONDS, encoded_event, event_stream
 from .inputs import check_count
 from .service import Endpoint, Service
-
-_PING_SECONDS = 15.0  # without a piece, after which a stream gets a comment, for proxies
-
-_STREAM = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 
 # Fields that are not supported, with the values that ask for nothing.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -222,6 +219,7 @@ class _Texts:
         self._requests, self._copies = requests, copies
         self._events: asyncio.Queue[tuple[int, StepEvent]] = asyncio.Queue()
         self._left = len(requests)
+        self._begin = monotonic()
         self._last: dict[int, float] = {}  # when the last event of a text came
         for i, request in enumerate(requests):
             call.cancel_by(request.cancel)
@@ -233,7 +231,7 @@ class _Texts:
         if not self._left:
             return []
         try:
-            found = [await asyncio.wait_for(self._events.get(), _PING_SECONDS)]
+            found = [await asyncio.wait_for(self._events.get(), PING_SECONDS)]
         except (TimeoutError, asyncio.TimeoutError):
             return []
         while not self._events.empty():
@@ -247,7 +245,14 @@ class _Texts:
             if event.finish_reason is not None:
                 self._left -= 1
                 self._call.log["finish_reason"] = event.finish_reason
-                self._service.metrics.generated(self._engine, self._requests[i].statistics, event.finish_reason)
+                statistics = self._requests[i].statistics
+                self._service.metrics.generated(self._engine, statistics, event.finish_reason)
+                first, queued = statistics.first_token_seconds, statistics.queue_seconds
+                if not math.isnan(first):
+                    self._call.phases += [
+                        ("queue", self._begin, queued),
+                        ("model", self._begin + queued, first - queued + statistics.new_seconds),
+                    ]
                 self._check(i, event.finish_reason)
         return found
 
@@ -304,7 +309,7 @@ class _Texts:
         while not first:
             first = await self.next()
         pieces = self._pieces(form, has_logprobs, has_usage, first)
-        return Answer(pieces, headers=_STREAM, content_type="text/event-stream; charset=utf-8")
+        return event_stream(pieces)
 
     async def _pieces(
         self, form: _Form, has_logprobs: bool, has_usage: bool, found: list[tuple[int, StepEvent]]
@@ -316,22 +321,24 @@ class _Texts:
                 data = []
                 for i, event in found:
                     for choice in form.pieces(i, i not in begun, event, has_logprobs):
-                        data.append(_event({**head, "choices": [choice]}))
+                        data.append(encoded_event({**head, "choices": [choice]}))
                     begun.add(i)
                 if self.has_ended:
                     usage = self.usage
                     if has_usage:
-                        data.append(_event({**head, "choices": [], "usage": usage}))
-                    yield b"".join([*data, b"data: [DONE]\n\n"])
+                        data.append(encoded_event({**head, "choices": [], "usage": usage}))
+                    yield b"".join([*data, DONE])
                     return
                 if data:
                     yield b"".join(data)
                 elif not found:
-                    yield b": ping\n\n"
+                    yield PING
                 try:
                     found = await self.next()
-                except Failure as failure:
-                    yield _event({"error": failure.error})
+                except ClientGone:
+                    raise
+                except Exception as error:
+                    yield encoded_event({"error": failure_of(error, self._call.identifier).error})
                     return
         finally:
             self.cancel()
@@ -362,10 +369,6 @@ def _usage(call: Call, prompts: int, new: int, cached: int) -> dict[str, Any]:
         "total_tokens": prompts + new,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
-
-
-def _event(value: Any) -> bytes:
-    return b"data: " + orjson.dumps(value) + b"\n\n"
 
 
 async def _completions(service: Service, call: Call) -> Answer:
@@ -471,20 +474,22 @@ async def _search(
         for i, each in enumerate(found)
     ]
     usage = _usage(call, sum(map(len, tokens)), sum(len(each.tokens) for each in found), 0)
-    call.log |= {"compute_ms": round(1e3 * (monotonic() - begin), 2), "finish_reason": choices[-1]["finish_reason"]}
+    seconds = monotonic() - begin
+    call.phases.append(("model", begin, seconds))
+    call.log |= {"compute_ms": round(1e3 * seconds, 2), "finish_reason": choices[-1]["finish_reason"]}
     service.metrics.searched(engine, usage, [str(choice["finish_reason"]) for choice in choices])
     if not asked.stream:
         return answer({**form.head, "choices": choices, "usage": usage})
     has_usage = asked.stream_options is not None and asked.stream_options.include_usage
     head = {**form.head, "object": form.chunk} | ({"usage": None} if has_usage else {})
-    events = [_event({**head, "choices": [choice]}) for choice in choices]
+    events = [encoded_event({**head, "choices": [choice]}) for choice in choices]
     if has_usage:
-        events.append(_event({**head, "choices": [], "usage": usage}))
+        events.append(encoded_event({**head, "choices": [], "usage": usage}))
 
     async def pieces() -> AsyncIterator[bytes]:
-        yield b"".join([*events, b"data: [DONE]\n\n"])
+        yield b"".join([*events, DONE])
 
-    return Answer(pieces(), headers=_STREAM, content_type="text/event-stream; charset=utf-8")
+    return event_stream(pieces())
 
 
 async def _answer(texts: _Texts, form: _Form, asked: _Asked, has_logprobs: bool) -> Answer:

@@ -11,8 +11,9 @@ from ..functions.scalars import checked_boolean, checked_integer, checked_real
 from ..layers._constructor_arguments import checked_dtypes
 
 EMBEDDING, RERANKER, LABELS, ENTITIES = "embedding", "reranker", "classifier", "token-classifier"
-TEXT, TEXT_TO_TEXT, SPARSE = "generator", "seq2seq", "sparse"
-KINDS = (EMBEDDING, SPARSE, RERANKER, LABELS, ENTITIES, TEXT, TEXT_TO_TEXT)
+TEXT, TEXT_TO_TEXT, SPARSE, SPEECH = "generator", "seq2seq", "sparse", "speech"
+KINDS = (EMBEDDING, SPARSE, RERANKER, LABELS, ENTITIES, TEXT, TEXT_TO_TEXT, SPEECH)
+COMPATIBLE = ("tei", "vllm")
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,9 @@ class Model:
     dtype, weight_dtype : str, optional
         As for `SentenceEncoder.from_pretrained`. Default: the ones of the `Config`.
     kind : str, optional
-        "embedding", "sparse", "reranker", "classifier", "token-classifier", "generator" or "seq2seq". Default: as the
-        files say. Without the files of sentence-transformers only "reranker" makes a reranker of a language model, and
-        only "sparse" sparse embeddings of a masked language model.
+        "embedding", "sparse", "reranker", "classifier", "token-classifier", "generator", "seq2seq" or "speech".
+        Default: as the files say. Without the files of sentence-transformers only "reranker" makes a reranker of a
+        language model, and only "sparse" sparse embeddings of a masked language model.
     prompt_name : str, optional
         The prompt of requests for embeddings that name none. Default: the default of the model.
 
@@ -64,7 +65,7 @@ class Config:
     ----------
     models : dict of str to path or Model
         The name of each model for clients, and its directory, its GGUF file, or its name at Hugging Face. The files
-        decide what it does: embeddings, reranking, labels of texts or tokens, or text.
+        decide what it does: embeddings, reranking, labels of texts or tokens, text, or transcripts of speech.
     dtype, weight_dtype : str
         As for `SentenceEncoder.from_pretrained`.
     num_threads : int, optional
@@ -87,10 +88,23 @@ class Config:
         Requests and tokens of a model that wait; with more the answer is 429. As for `EncodeBatcher`.
     target_seconds : float, default 0.05
         The time of a batch of texts, as for `EncodeBatcher`.
+    max_batch_tokens : int, optional
+    max_wait_seconds : float, default 0
+        The most tokens of a batch, and the time in which texts wait for others, as for `EncodeBatcher`.
     request_timeout : float, default 60
         Seconds until an answer must be there, or the last piece of a stream.
     max_new_tokens : int, default 4096
         The most new tokens of an answer to a conversation without a limit of its own.
+    max_audio_bytes : int, default 26,214,400
+        Of a request with a recording: 25 MiB.
+    max_audio_seconds : float, default 7200
+        Of a recording.
+    max_recordings : int, default 32
+        Requests with a recording, also those that still come; with more the answer is 429.
+    audio_timeout : float, default 600
+        Seconds until the transcript of a recording must be whole.
+    metrics_compat : tuple of {"tei", "vllm"}
+        Servers whose names of metrics are in ``/metrics``, next to those of this one. Default: both.
     token_inputs : bool, default False
         Accept tokens in the place of texts of embeddings. Clients such as LangChain send tokens of another model by
         default, which cannot be told from tokens of this one.
@@ -120,8 +134,15 @@ class Config:
     max_waiting: int = 512
     max_waiting_tokens: int = 262_144
     target_seconds: float = 0.05
+    max_batch_tokens: int | None = None
+    max_wait_seconds: float = 0.0
     request_timeout: float = 60.0
     max_new_tokens: int = 4096
+    max_audio_bytes: int = 26_214_400
+    max_audio_seconds: float = 7200.0
+    max_recordings: int = 32
+    audio_timeout: float = 600.0
+    metrics_compat: tuple[str, ...] = COMPATIBLE
     token_inputs: bool = False
     keep_going: bool = False
     root_path: str = ""
@@ -136,17 +157,28 @@ class Config:
             with in_the_name_of(f"{name}: models[{key!r}]"):
                 self.model(key)
         threads_of_call(name, self.num_threads)
-        for number in ("max_body_bytes", "max_inputs", "max_waiting", "max_waiting_tokens", "max_new_tokens"):
+        for number in (
+            *("max_body_bytes", "max_inputs", "max_waiting", "max_waiting_tokens", "max_new_tokens"),
+            *("max_audio_bytes", "max_recordings"),
+        ):
             checked_integer(name, number, getattr(self, number), 1)
-        for number in ("target_seconds", "request_timeout"):
+        if self.max_batch_tokens is not None:
+            checked_integer(name, "max_batch_tokens", self.max_batch_tokens, 1)
+        for number in ("target_seconds", "request_timeout", "max_audio_seconds", "audio_timeout"):
             if checked_real(name, number, seconds := getattr(self, number)) <= 0:
                 raise ValueError(f"{name}: {number} must be above 0; got {seconds}")
+        wait = checked_real(name, "max_wait_seconds", self.max_wait_seconds)
+        if not 0 <= wait < self.request_timeout:
+            raise ValueError(f"{name}: max_wait_seconds must be from 0 to below request_timeout; got {wait}")
         for flag in ("any_model_name", "token_inputs", "keep_going"):
             checked_boolean(name, flag, getattr(self, flag))
         for texts in ("api_keys", "cors_origins"):
             values = getattr(self, texts)
             if not isinstance(values, tuple) or not all(isinstance(value, str) and value for value in values):
                 raise ValueError(f"{name}: {texts} must be a tuple of str, none of them empty")
+        compatible = self.metrics_compat
+        if not isinstance(compatible, tuple) or not all(each in COMPATIBLE for each in compatible):
+            raise ValueError(f"{name}: metrics_compat must be a tuple of {listed(COMPATIBLE)}; got {shown(compatible)}")
         if self.admin_key is not None and (not isinstance(self.admin_key, str) or not self.admin_key):
             raise ValueError(f"{name}: admin_key must be a str that is not empty")
         if not isinstance(self.aliases, Mapping):

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -21,6 +21,7 @@ from ..models import (
     TokenClassifier,
     kinds,
 )
+from ..models.files.ctranslate2 import is_ctranslate2
 from ..models.files.gguf_names import find_gguf
 from ..models.files.hub_cache import find_directory
 from ..models.files.json_files import read_json
@@ -28,8 +29,12 @@ from ..models.files.modules_json import first_transformer, lists_sparse
 from ..models.heads.token_ranker import is_token_ranker
 from ..models.text.tokenizer import Tokenizer
 from ..serving import Batcher, EncodeBatcher, QueueFull, Request, StepEvent
-from .config import EMBEDDING, ENTITIES, LABELS, RERANKER, SPARSE, TEXT, TEXT_TO_TEXT, Config, Model
+from .config import EMBEDDING, ENTITIES, LABELS, RERANKER, SPARSE, SPEECH, TEXT, TEXT_TO_TEXT, Config, Model
 from .language_ranker import LanguageRanker
+from .worker import Worker
+
+# Functions that open models of further kinds, which the modules of those add.
+OPENERS: dict[str, Callable[[str, Model, Config], Any]] = {}
 
 
 class Engine:
@@ -101,6 +106,8 @@ class EncodeEngine(Engine):
         self.batcher = EncodeBatcher(
             model,
             target_seconds=config.target_seconds,
+            max_batch_tokens=config.max_batch_tokens,
+            max_wait_seconds=config.max_wait_seconds,
             max_waiting=config.max_waiting,
             max_waiting_tokens=config.max_waiting_tokens,
             num_threads=config.num_threads,
@@ -210,8 +217,7 @@ class TextToTextEngine(Engine):
         super().__init__(name)
         self.model = model
         self._num_threads, self._max_waiting = config.num_threads, config.max_waiting
-        self._pool = ThreadPoolExecutor(1, "mha_native.server.seq2seq")
-        self._pending: set[Future[list[GeneratedText]]] = set()
+        self._worker = Worker("mha_native.server.seq2seq")
         self._seconds, self._num_ended, self._num_tokens = 0.0, 0, 0
 
     @property
@@ -236,10 +242,7 @@ class TextToTextEngine(Engine):
                 self._seconds += monotonic() - begin
                 self._num_ended += 1
 
-        future = self._pool.submit(generate)
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
-        return read, future
+        return read, self._worker.submit(generate)
 
     def has_ended(self, found: GeneratedText) -> bool:
         """Return whether a text ends with an end token, and not because of its length."""
@@ -249,19 +252,18 @@ class TextToTextEngine(Engine):
         self.model.generate_tokens([[self.model.start_token]], max_new_tokens=1)
 
     def retry_seconds(self) -> int:
-        seconds = len(self._pending) * self._seconds / max(self._num_ended, 1)
+        seconds = sum(self.queued()) * self._seconds / max(self._num_ended, 1)
         return min(max(math.ceil(seconds), 1), 60)
 
     def queued(self) -> tuple[int, int]:
-        running = sum(future.running() for future in list(self._pending))
-        return len(self._pending) - running, running
+        return self._worker.queued()
 
     @property
     def tokens_per_second(self) -> float:
         return self._num_tokens / self._seconds if self._num_tokens else math.nan
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._worker.close()
 
 
 AnyEngine: TypeAlias = EncodeEngine | TextEngine | TextToTextEngine
@@ -295,7 +297,11 @@ def open_engine(name: str, settings: Model, config: Config, loop: asyncio.Abstra
         return TextEngine(name, CausalLM.from_pretrained(model, **formats), config, loop)  # type: ignore[arg-type]
     if kind == TEXT_TO_TEXT:
         return TextToTextEngine(name, Seq2SeqLM.from_pretrained(model, **formats), config)  # type: ignore[arg-type]
-    raise ValueError(f"{model}: a server takes models of embeddings, pairs, labels and text; this one is {kind}")
+    if kind in OPENERS:
+        return OPENERS[kind](name, settings, config)
+    raise ValueError(
+        f"{model}: a server takes models of embeddings, pairs, labels, text and speech; this one is {kind}"
+    )
 
 
 # Kinds of a server by those of files.
@@ -305,6 +311,7 @@ _KINDS = {
     kinds.TOKEN_CLASSIFIER: ENTITIES,
     kinds.LANGUAGE: TEXT,
     kinds.ENCODER_DECODER: TEXT_TO_TEXT,
+    kinds.SPEECH: SPEECH,
 }
 
 
@@ -317,6 +324,8 @@ def _kind(model: str | PathLike[str]) -> str | None:
         return SPARSE
     if (home / "modules.json").exists() and is_token_ranker(home):
         return RERANKER
+    if is_ctranslate2(home):
+        return SPEECH
     found = kinds.kind_of(home, read_json(first_transformer(home) / "config.json", dict))
     return found if found is None else _KINDS.get(found, found)
 

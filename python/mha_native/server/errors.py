@@ -1,5 +1,6 @@
 """Errors of requests: their statuses and their bodies, in the shapes of OpenAI and of Text Embeddings Inference."""
 
+import logging
 import re
 from concurrent.futures import CancelledError
 from typing import Any, NamedTuple
@@ -8,6 +9,8 @@ import orjson
 
 from ..functions.messages import rename_arguments
 from ..serving import QueueFull
+
+_log = logging.getLogger("mha_native.server")
 
 
 class _Shape(NamedTuple):
@@ -36,6 +39,7 @@ _SHAPES = {
     "not ready": _Shape(503, "server_error", "not_ready", 503, "Unhealthy"),
     "timeout": _Shape(504, "timeout_error", "timeout", 424, "Backend"),
     "memory": _Shape(503, "server_error", "out_of_memory", 424, "Backend"),
+    "storage": _Shape(503, "server_error", "out_of_storage", 424, "Backend"),
     "internal": _Shape(500, "server_error", None, 424, "Backend"),
 }
 
@@ -90,6 +94,15 @@ def of_computation(error: BaseException) -> Failure | None:
     if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
         return Failure("memory", "There is not enough memory for this request.", headers=(("retry-after", "1"),))
     return None
+
+
+def failure_of(error: Exception, identifier: str) -> Failure:
+    """Return the failure of the request `identifier` that ends by any error. The log has an error of the server."""
+    found = error if isinstance(error, Failure) else of_computation(error)
+    if found is None:
+        _log.error("request %s failed", identifier, exc_info=error)
+        found = Failure("internal", f"The server has failed; its log has the request {identifier}.")
+    return found
 
 
 def timed_out() -> Failure:

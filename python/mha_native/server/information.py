@@ -4,6 +4,8 @@ from .calls import Answer, Call, answer
 from .errors import Failure, stopping
 from .service import Endpoint, Service
 
+METRICS = "/metrics"
+
 
 async def health(service: Service, call: Call) -> Answer:
     """Answer that the process runs."""
@@ -26,7 +28,9 @@ async def _model_ready(service: Service, call: Call) -> Answer:
 
 
 async def _metrics(service: Service, call: Call) -> Answer:
-    return Answer(service.metrics.text(), content_type="text/plain; version=0.0.4; charset=utf-8")
+    return Answer(
+        service.metrics.text(service.config.metrics_compat), content_type="text/plain; version=0.0.4; charset=utf-8"
+    )
 
 
 def check_ready(service: Service) -> None:
@@ -47,5 +51,5 @@ ENDPOINTS = [
         for path in ("/ready", "/v2/health/ready")
     ),
     Endpoint("GET", "/v2/models/{name}/ready", _model_ready, is_open=True, about="Whether a model takes requests"),
-    Endpoint("GET", "/metrics", _metrics, is_open=True, about="Metrics in the text format of Prometheus"),
+    Endpoint("GET", METRICS, _metrics, is_open=True, about="Metrics in the text format of Prometheus"),
 ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -10,7 +10,7 @@ from prometheus_client.exposition import generate_latest
 
 from .. import _core
 from ..serving import EncodeRequest
-from .config import EMBEDDING
+from .config import EMBEDDING, SPEECH
 from .engines import AnyEngine, EncodeEngine, Engine, TextEngine
 
 _DURATIONS = tuple(15e-6 * 1.5**i for i in range(35))  # seconds, as Text Embeddings Inference has them
@@ -25,6 +25,9 @@ _ERRORS = {
     "memory": "inference",
     "timeout": "dropped",
 }
+
+# How names of metrics of other servers begin.
+_PREFIXES = {"tei": "te_", "vllm": "vllm:"}
 
 _TASKS = ("te_embed", "te_predict")  # embeddings; scores and labels
 
@@ -76,6 +79,14 @@ class Metrics:
         )
         self._prompt = Counter("vllm:prompt_tokens", "Tokens of prompts.", labels, registry=registry)
         self._new = Counter("vllm:generation_tokens", "New tokens.", labels, registry=registry)
+        labels = ("model",)
+        self._sound = Counter(
+            "mha_native_audio_seconds", "Seconds of sound with a transcript.", labels, registry=registry
+        )
+        self._sound_waited = self._histogram("mha_native_audio_queue_seconds", "Time in the queue.", labels=labels)
+        self._sound_computed = self._histogram(
+            "mha_native_audio_compute_seconds", "Time of transcripts.", labels=labels
+        )
         registry.register(self)
 
     def _histogram(
@@ -140,6 +151,12 @@ class Metrics:
         self._prompt.labels(engine.name).inc(usage["prompt_tokens"])
         self._new.labels(engine.name).inc(usage["completion_tokens"])
 
+    def transcribed(self, engine: Engine, seconds: float, waited: float, computed: float) -> None:
+        """Count a recording of some seconds by the times that it waited and was computed."""
+        self._sound.labels(engine.name).inc(seconds)
+        self._sound_waited.labels(engine.name).observe(waited)
+        self._sound_computed.labels(engine.name).observe(computed)
+
     def _count(self, name: str, more: int = 1, **labels: str) -> None:
         key = name, tuple(labels.items())
         self._counts[key] = self._counts.get(key, 0) + more
@@ -156,7 +173,7 @@ class Metrics:
         yield _metric("mha_native_model_loaded", "Models that are open.", loaded)
         encoders = [engine for engine in engines if isinstance(engine, EncodeEngine)]
         yield _metric("te_queue_size", "Requests that wait.", [({}, sum(each.queued()[0] for each in encoders))])
-        yield _batch_sizes(encoders)
+        yield from _batches(encoders)
         found: dict[str, list[tuple[dict[str, str], float]]] = {}
         for engine in engines:
             if isinstance(engine, TextEngine):
@@ -172,23 +189,58 @@ class Metrics:
                     found.setdefault(name, []).append((label, number))
         for name, samples in found.items():
             yield _metric(f"vllm:{name}", "Of the queue of a language model.", samples)
+        speech: list[Any] = [engine for engine in engines if engine.kind == SPEECH]
+        for name, about, numbers in (
+            ("requests_waiting", "Recordings that wait.", [each.queued()[0] for each in speech]),
+            ("requests_running", "Recordings that take turns.", [each.queued()[1] for each in speech]),
+            ("left_seconds", "Seconds of sound that are decoded, and have no transcript yet.", [
+                each.waiting_seconds() for each in speech
+            ]),
+        ):  # fmt: skip
+            samples = [({"model": each.name}, number) for each, number in zip(speech, numbers, strict=True)]
+            yield _metric(f"mha_native_audio_{name}", about, samples)
 
-    def text(self) -> bytes:
-        """Return all metrics in the text format 0.0.4."""
-        return generate_latest(self._registry)
+    def text(self, compatible: tuple[str, ...]) -> bytes:
+        """Return metrics in the text format 0.0.4: those of this server, and under the names of `compatible` ones."""
+        return generate_latest(_Chosen(self._registry, compatible))
 
 
-def _batch_sizes(engines: list[EncodeEngine]) -> HistogramMetricFamily:
-    """Return how many batches had at most so many texts."""
-    counts: dict[int, int] = {}
-    for engine in engines:
-        for size, count in engine.batcher.statistics.batch_sizes.items():
-            counts[size] = counts.get(size, 0) + count
-    buckets = [(str(most), sum(n for size, n in counts.items() if size <= most)) for most in _SIZES]
-    buckets.append(("+Inf", sum(counts.values())))
-    found = HistogramMetricFamily("te_batch_next_size", "Texts of a batch.")
-    found.add_metric([], buckets, sum(size * count for size, count in counts.items()))
-    return found
+class _Chosen(NamedTuple):
+    """The metrics of a registry under the names of this server and of `compatible` ones."""
+
+    registry: CollectorRegistry
+    compatible: tuple[str, ...]
+
+    def collect(self) -> Iterator[Metric]:
+        dropped = tuple(prefix for name, prefix in _PREFIXES.items() if name not in self.compatible)
+        for metric in self.registry.collect():
+            if not metric.name.startswith(dropped):
+                yield metric
+
+
+def _batches(engines: list[EncodeEngine]) -> Iterator[HistogramMetricFamily]:
+    """Yield how many batches had at most so many texts, and at most so many tokens."""
+    found = [engine.batcher.statistics for engine in engines]
+    for name, about, each, total in (
+        (
+            "te_batch_next_size",
+            "Texts of a batch.",
+            [one.batch_sizes for one in found],
+            sum(one.texts for one in found),
+        ),
+        (
+            "te_batch_next_tokens",
+            "Tokens of a batch.",
+            [one.batch_tokens for one in found],
+            sum(one.tokens for one in found),
+        ),
+    ):
+        counts = [item for sizes in each for item in sizes.items()]
+        buckets = [(str(most), sum(count for size, count in counts if size <= most)) for most in _SIZES]
+        buckets.append(("+Inf", sum(count for _, count in counts)))
+        family = HistogramMetricFamily(name, about)
+        family.add_metric([], buckets, total)
+        yield family
 
 
 def _metric(name: str, about: str, samples: list[tuple[dict[str, str], float]]) -> Metric:

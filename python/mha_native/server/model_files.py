@@ -23,7 +23,8 @@ def signature_of(name: str, config: Config) -> Signature:
     home = Path(model.path)
     paths = sorted(path for path in home.rglob("*") if path.is_file()) if home.is_dir() else [home]
     files = tuple((str(path), found.st_size, found.st_mtime_ns) for path in paths if (found := _stat(path)) is not None)
-    queue = (config.num_threads, config.target_seconds, config.max_waiting, config.max_waiting_tokens)
+    limits = (config.target_seconds, config.max_batch_tokens, config.max_wait_seconds)
+    queue = (config.num_threads, *limits, config.max_waiting, config.max_waiting_tokens)
     return Signature(model, queue, files)
 
 

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from .calls import Answer, Call, answer
-from .config import EMBEDDING
+from .config import EMBEDDING, SPEECH
 from .engines import EncodeEngine, Engine
 from .errors import Failure
 from .inputs import check_whole, texts_of
@@ -101,7 +101,11 @@ def entry_of(service: Service, engine: Engine) -> dict[str, Any]:
         "aliases": [alias for alias, name in service.config.aliases.items() if name == engine.name],
         "queue": engine.load(),
     }
-    return found | ({"dimensions": engine.model.embed_dim} if engine.kind == EMBEDDING else {})
+    if engine.kind == EMBEDDING:
+        found["dimensions"] = engine.model.embed_dim
+    if engine.kind == SPEECH:
+        found["languages"] = engine.model.supported_languages
+    return found
 
 
 async def _models(service: Service, call: Call) -> Answer:

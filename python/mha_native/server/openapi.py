@@ -38,6 +38,8 @@ _TEI_ERROR = {
     },
 }
 
+_FILE = {"type": "string", "contentMediaType": "application/octet-stream"}
+
 
 def endpoint(endpoints: list[Endpoint]) -> Endpoint:
     """Return the endpoint that describes itself and other endpoints."""
@@ -83,6 +85,9 @@ def _operation(each: Endpoint, of_body: dict[type, Any]) -> dict[str, Any]:
         found["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
     if each.method == "POST":
         schema = {"type": "object"} if each.body is None else of_body[each.body]
-        is_needed = not each.is_admin
-        found["requestBody"] = {"required": is_needed, "content": {"application/json": {"schema": schema}}}
+        kind = "application/json"
+        if each.file is not None:
+            of_file = {"type": "object", "required": [each.file], "properties": {each.file: _FILE}}
+            kind, schema = "multipart/form-data", {"allOf": [schema, of_file]}
+        found["requestBody"] = {"required": not each.is_admin, "content": {kind: {"schema": schema}}}
     return found

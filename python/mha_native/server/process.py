@@ -34,25 +34,36 @@ def serve(
     log_level: str,
     *,
     drain_delay: float = 0.0,
+    metrics_port: int | None = None,
     tls: tuple[str, str] | None = None,
     reread: Callable[[], Config] | None = None,
 ) -> int:
     """Serve the models of a configuration until a signal ends the process.
 
     The line ``ready ADDRESS models=NAMES`` is on standard output when all models are open. After SIGTERM the server
-    takes requests for `drain_delay` seconds more. `tls` are the files of a certificate and its key; `reread` returns
-    the configuration that SIGHUP asks for. Returns 0, or 1 if requests were ended after `grace` seconds.
+    takes requests for `drain_delay` seconds more. With `metrics_port`, /metrics is on this port of the same host alone,
+    and the line ends with ``metrics=ADDRESS``. `tls` are the files of a certificate and its key; `reread` returns the
+    configuration that SIGHUP asks for. Returns 0, or 1 if requests were ended after `grace` seconds.
 
-    Raises the exception with which a model cannot be opened, or OSError if the socket or `tls` cannot be opened.
+    Raises the exception with which a model cannot be opened, or OSError if a socket or `tls` cannot be opened.
     """
-    with _quick_switches(), logged(log_format, log_level), listening(place) as (listener, address):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_quick_switches())
+        stack.enter_context(logged(log_format, log_level))
+        listener, address = stack.enter_context(listening(place))
+        listeners, of_metrics = [listener], None
+        if metrics_port is not None:
+            host = "127.0.0.1" if isinstance(place, str) else place[0]
+            second, of_metrics = stack.enter_context(listening((host, metrics_port)))
+            listeners.append(second)
         if tls is not None:
             address = address.replace("http:", "https:", 1)
+            of_metrics = of_metrics and of_metrics.replace("http:", "https:", 1)
         if not config.api_keys and not isinstance(place, str) and not _is_of_this_machine(place[0]):
             _log.warning("the server needs no key, and other machines can reach %s", address)
         LimitedProtocol.most = most_connections()
-        server = _Server(config, grace, drain_delay, tls, reread, address)
-        server.run([listener])
+        server = _Server(config, grace, drain_delay, tls, reread, address, of_metrics)
+        server.run(listeners)
     if server.error is not None:
         raise server.error
     return 0 if server.has_drained else 1
@@ -69,8 +80,12 @@ class _Server(uvicorn.Server):
         tls: tuple[str, str] | None,
         reread: Callable[[], Config] | None,
         address: str,
+        of_metrics: str | None,
     ) -> None:
         self._application = Application(config, self._loaded)
+        self._of_metrics = of_metrics
+        if of_metrics is not None:
+            self._application.metrics_port = int(of_metrics.rpartition(":")[2])
         self._grace, self._delay, self._reread, self._address = grace, drain_delay, reread, address
         self.error: Exception | None = None
         self.has_drained = True
@@ -102,7 +117,8 @@ class _Server(uvicorn.Server):
         if error is not None:
             self.should_exit = True
         elif not self._application.service.is_draining:
-            print(f"ready {self._address} models={','.join(self._application.service.engines)}", flush=True)
+            end = "" if self._of_metrics is None else f" metrics={self._of_metrics}/metrics"
+            print(f"ready {self._address} models={','.join(self._application.service.engines)}{end}", flush=True)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -35,6 +35,7 @@ class Service:
         self.metrics = Metrics(self.engines)
         self.is_ready = self.is_draining = False
         self.is_leaving = False  # requests are taken, and /ready tells balancers to send no more
+        self.num_recordings = 0  # of requests that have no answer yet
         self.pool = ThreadPoolExecutor(2, "mha_native.server")
         self._lock = asyncio.Lock()  # one model is opened at a time
         self._old: dict[Any, asyncio.Task[None]] = {}  # models that end when their requests have
@@ -150,6 +151,10 @@ class Service:
         call.use(found)
         return found
 
+    def recording_ended(self) -> None:
+        """Count the end of a request with a recording."""
+        self.num_recordings -= 1
+
     async def in_pool(self, size: int, function: Callable[[], Result]) -> Result:
         """Return the result of a function that makes tokens of texts with `size` characters."""
         if size <= _LONG_TEXT:
@@ -181,6 +186,11 @@ class Service:
         tokenized = monotonic() - begin
         result = await call.result_of(request)
         self.metrics.computed(engine, request, tokenized)
+        _, queued, computed = request.statistics
+        added = begin + tokenized
+        call.phases += [
+            ("tokenize", begin, tokenized), ("queue", added, queued), ("model", added + queued, computed)
+        ]  # fmt: skip
         call.log |= {"inputs": len(texts), "prompt_tokens": sum(request.token_counts)}
         return result, request
 
@@ -196,6 +206,7 @@ class Endpoint(NamedTuple):
     is_cohere: bool = False  # errors have the shape of Cohere, too
     is_admin: bool = False  # needs the key of an administrator
     body: type | None = None  # of the request
+    file: str | None = None  # the field of a recording, for a request that is a form
     about: str = ""
 
 

@@ -9,12 +9,14 @@ import numpy as np
 from ..functions.messages import listed
 from ..models.text.tokenizer import library_errors
 from .calls import Answer, Call, answer
-from .config import EMBEDDING, ENTITIES, KINDS, LABELS, RERANKER, SPARSE
+from .config import EMBEDDING, ENTITIES, KINDS, LABELS, RERANKER, SPARSE, SPEECH
 from .engines import EncodeEngine, Engine
 from .errors import Failure, of_arguments
 from .inputs import check_count, check_text, check_whole, texts_of
 from .openai import check_prompt, embedding_options, work_headers
 from .service import Endpoint, Service
+
+_WITH_TOKENS = tuple(kind for kind in KINDS if kind != SPEECH)
 
 _POOLING = {"lasttoken": "last_token"}  # the name there
 
@@ -232,7 +234,7 @@ async def _tokenize(service: Service, call: Call) -> Answer:
     check_count(call, "inputs", texts)
     for i, text in enumerate(texts):
         check_text(f"inputs[{i}]", text, "inputs")
-    engine = model_of(service, call, *KINDS)
+    engine = model_of(service, call, *_WITH_TOKENS)
     library = _library(engine)
     if engine.kind in (EMBEDDING, SPARSE):
         before = check_prompt(engine, asked.prompt_name)
@@ -280,7 +282,7 @@ async def _decode(service: Service, call: Call) -> Answer:
     asked = call.read(_Decode)
     lists = asked.ids if asked.ids and isinstance(asked.ids[0], list) else [asked.ids]
     check_count(call, "ids", asked.ids)
-    engine = model_of(service, call, *KINDS)
+    engine = model_of(service, call, *_WITH_TOKENS)
     library = _library(engine)
     most = library.get_vocab_size()
     for i, ids in enumerate(lists):
@@ -292,7 +294,7 @@ async def _decode(service: Service, call: Call) -> Answer:
 
 
 async def _info(service: Service, call: Call) -> Answer:
-    engine = model_of(service, call, *KINDS)
+    engine = model_of(service, call, *_WITH_TOKENS)
     types: dict[str, Any] = {engine.kind: {}}
     if engine.kind == EMBEDDING:
         types = {EMBEDDING: {"pooling": "+".join(_POOLING.get(mode, mode) for mode in engine.model.pooling_modes)}}

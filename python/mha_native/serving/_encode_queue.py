@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from ..functions.cancellation import CancellationToken
 from ..models.text.batching import MOST_TOKENS
 from ..models.text.text_call import TokensOfText, results_of
 from ._encode_request import EncodeRequest
@@ -48,6 +49,8 @@ class EncodeBatcherStatistics(NamedTuple):
         Of the last 16 batches; NaN before the first one.
     batch_sizes : dict of int to int
         How many batches had so many texts.
+    batch_tokens : dict of int to int
+        How many batches had at most so many tokens, and more than half of them. The numbers are powers of 2.
 
     Examples
     --------
@@ -65,6 +68,7 @@ class EncodeBatcherStatistics(NamedTuple):
     seconds: float
     tokens_per_second: float
     batch_sizes: Mapping[int, int] = MappingProxyType({})
+    batch_tokens: Mapping[int, int] = MappingProxyType({})
 
     @property
     def waiting_seconds(self) -> float:
@@ -83,28 +87,33 @@ class _Batch(NamedTuple):
 class EncodeQueue:
     """Requests whose texts are computed in batches by one thread.
 
-    A batch takes a text of each request in turn, as many as `target_seconds` allow. `clock` returns seconds that never
-    fall.
+    A batch takes a text of each request in turn, as many as `target_seconds` and `most_tokens` allow. It begins when
+    there is a text, or up to `wait_seconds` later if there is room for others. `clock` returns seconds that never fall.
     """
 
     def __init__(
         self,
         target_seconds: float,
+        most_tokens: int | None,
+        wait_seconds: float,
         max_waiting: int,
         max_waiting_tokens: int,
         num_threads: int | None,
         clock: Callable[[], float],
     ) -> None:
-        self._target, self._max_waiting, self._max_tokens = target_seconds, max_waiting, max_waiting_tokens
+        self._target, self._wait = target_seconds, wait_seconds
+        self._max_waiting, self._max_tokens = max_waiting, max_waiting_tokens
         self._num_threads, self.clock = num_threads, clock
         self._waiting: deque[EncodeRequest] = deque()  # with texts that wait; the next one to take a text of is first
         self._running: list[Item] = []  # the current batch
+        self._token = CancellationToken()  # of the current batch
         self._work = threading.Condition()  # held for moments
         self._thread: threading.Thread | None = None
         self._is_closed = self._is_ended = False
         self.process = os.getpid()
         self._last: deque[_Batch] = deque(maxlen=_MOST_BATCHES)
-        self._most_tokens = MOST_TOKENS  # of a batch; fewer after a MemoryError
+        self._cap = MOST_TOKENS if most_tokens is None else most_tokens
+        self._most_tokens = self._cap  # of a batch; fewer after a MemoryError
         self._done = EncodeBatcherStatistics(0, 0, 0, 0, 0, 0, 0.0, float("nan"))
 
     @property
@@ -153,6 +162,8 @@ class EncodeQueue:
         with self._work:
             if request in self._waiting:
                 self._waiting.remove(request)
+            if self._running and all(other.done() for other, _ in self._running):
+                self._token.cancel()  # nobody waits for any text of the batch
         self._claim(request)
 
     def is_computing(self) -> bool:
@@ -186,6 +197,7 @@ class EncodeQueue:
                 except BaseException as error:  # without memory for a list, for example
                     for request, _ in items:
                         self._fail(request, error)
+                del items  # while the thread waits for others
         finally:
             self._is_closed = True
             with self._work:
@@ -198,12 +210,13 @@ class EncodeQueue:
     def _take(self) -> list[Item]:
         """Wait for texts, and return the next batch, which is empty at the end."""
         with self._work:
-            last, self._running = {request for request, _ in self._running}, []
-            self._work.wait_for(lambda: self._waiting or self._is_closed)
+            last, self._running = {id(request) for request, _ in self._running}, []
+            self._wait_for_texts()
             if self._is_ended:
                 return []
             budget, work, now = self._budget(), 0.0, self.clock()
-            share = _SHARE_OF_MORE if len(last.union(self._waiting)) > 1 else 1.0
+            self._token = CancellationToken()
+            share = _SHARE_OF_MORE if len(last.union(map(id, self._waiting))) > 1 else 1.0
             taken: set[EncodeRequest] = set()
             while self._waiting:
                 request = self._waiting[0]
@@ -218,6 +231,17 @@ class EncodeQueue:
                 work += more
             return self._running
 
+    def _wait_for_texts(self) -> None:
+        """Wait for texts, and then for others, as long as the oldest request may wait. The lock is held."""
+        while True:
+            self._work.wait_for(lambda: self._waiting or self._is_closed)
+            if self._is_closed or self._wait <= 0 or any(request._num_taken for request in self._waiting):
+                return
+            left = min(request._begin for request in self._waiting) + self._wait - self.clock()
+            if left <= 0 or sum(request._waiting_tokens for request in self._waiting) >= self._budget():
+                return
+            self._work.wait(left)
+
     def _budget(self) -> float:
         """Return the work that a batch takes in the time that it may take, by the speed of the last batches."""
         seconds = sum(batch.seconds for batch in self._last)
@@ -231,15 +255,18 @@ class EncodeQueue:
         items = [(request, i) for request, i in items if not request.done()]
         if not items:
             return
-        call = items[0][0]._call
+        call, token = items[0][0]._call, self._token
         texts = [request._call.texts[i] for request, i in items]
         begin = self.clock()
         try:
-            results = results_of(call.model, texts, self._num_threads)
+            with token:
+                results = results_of(call.model, texts, self._num_threads)
         except BaseException as error:  # this thread has no signals
+            if token.is_cancelled:
+                return
             is_memory = isinstance(error, MemoryError)
             if is_memory:
-                self._most_tokens = max(self._most_tokens // 2, _LEAST_TOKENS)
+                self._most_tokens = max(self._most_tokens // 2, min(_LEAST_TOKENS, self._cap))
             if len(items) > 1:
                 half = len(items) // 2
                 self._compute(items[:half])
@@ -258,15 +285,17 @@ class EncodeQueue:
     def _learn(self, texts: list[TokensOfText], work: float, seconds: float) -> None:
         """Keep the size and the time of a batch."""
         tokens, done, size = sum(len(text.ids) for text in texts), self._done, len(texts)
+        power = 1 << (tokens - 1).bit_length()
         with self._work:
             self._last.append(_Batch(tokens, work, seconds))
-        self._most_tokens = min(self._most_tokens + self._most_tokens // _MOST_BATCHES, MOST_TOKENS)
+        self._most_tokens = min(self._most_tokens + -(-self._most_tokens // _MOST_BATCHES), self._cap)
         self._done = done._replace(
             batches=done.batches + 1,
             texts=done.texts + size,
             tokens=done.tokens + tokens,
             seconds=done.seconds + seconds,
             batch_sizes={**done.batch_sizes, size: done.batch_sizes.get(size, 0) + 1},
+            batch_tokens={**done.batch_tokens, power: done.batch_tokens.get(power, 0) + 1},
         )
 
     def _finish(self, request: EncodeRequest) -> None:

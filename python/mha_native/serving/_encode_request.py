@@ -38,8 +38,9 @@ class EncodeRequest(concurrent.futures.Future[Any]):
     """A call of a model that an `EncodeBatcher` computes. Use `EncodeBatcher.submit` to make one.
 
     It is a ``concurrent.futures.Future``: wait for it by `result`, by ``concurrent.futures.wait``, or in a coroutine by
-    ``await asyncio.wrap_future(request)``. `cancel` drops all texts that are not in the current batch; it works until
-    the result is there. A callback of `add_done_callback` runs in the thread that computes, and must not take long.
+    ``await asyncio.wrap_future(request)``. `cancel` works until the result is there. It drops all texts that wait, and
+    ends the current batch if that has no texts of other requests. A callback of `add_done_callback` runs in the thread
+    that computes, and must not take long.
 
     Parameters
     ----------

@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError
 from types import MappingProxyType
 from typing import NamedTuple
 
+from ..functions.cancellation import CancellationToken
 from ..functions.messages import shown
 from ..models.generation.sampling import choose
 from ._paged_caches import PagedCaches
@@ -123,6 +124,8 @@ class RequestQueue:
         self._requests: dict[Sequence, Request] = {}  # without the ones that have ended and were forgotten
         self._work = threading.Condition()  # held for moments: for lists, and to wait for something to do
         self._step: tuple[int, object] | None = None  # the current step: its thread, and an object of its own
+        self._runs: list[Run] = []  # which the model reads at the moment
+        self._token = CancellationToken()  # of these runs
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._process = os.getpid()
@@ -163,9 +166,15 @@ class RequestQueue:
         return step is not None and step[0] == threading.get_ident()
 
     def wake(self) -> None:
-        """Wake the thread, which may have work."""
+        """Wake the thread, which may have work. End the current step if all requests that it reads have ended."""
         with self._work:
+            self._stop_unneeded()
             self._work.notify_all()
+
+    def _stop_unneeded(self) -> None:
+        """End the call of the model if all requests that it reads have ended."""
+        if self._runs and all(run.sequence.has_ended for run in self._runs):
+            self._token.cancel()
 
     def step(self, function: str) -> bool:
         """Read the next tokens of all requests, and choose a token for each request that has been read to its end.
@@ -186,7 +195,12 @@ class RequestQueue:
             begin = self.clock()
             self._settle(begin)
             runs = self.scheduler.plan(self._sequences())
-            num_new = self._read(runs, begin) if runs else 0
+            try:
+                num_new = self._read(runs, begin) if runs else 0
+            except CancelledError:
+                if not self._token.is_cancelled:
+                    raise  # it is a token of the caller
+                runs, num_new = [], 0
             end = self.clock()
             self._settle(end)
             done = self._done
@@ -268,12 +282,20 @@ class RequestQueue:
         """
         for run in runs:
             self._requests[run.sequence]._begin_reading(begin)
-        rows = self._caches.read(runs)
         whole = [i for i, run in enumerate(runs) if run.end == len(run.sequence.tokens)]
-        if not whole:
+        with self._work:
+            self._runs, self._token = runs, CancellationToken()
+            self._stop_unneeded()
+        try:
+            with self._token:
+                rows = self._caches.read(runs)
+                logits = self._caches.logits(rows[whole]) if whole else None
+        finally:
+            self._runs = []
+        if logits is None:
             return 0
         requests = [self._requests[runs[i].sequence] for i in whole]
-        chosen = choose([request._choice for request in requests], self._caches.logits(rows[whole]))
+        chosen = choose([request._choice for request in requests], logits)
         now = self.clock()
         for request, token in zip(requests, chosen, strict=True):
             if isinstance(token, Exception):

@@ -1,6 +1,7 @@
 """Texts of many callers at once over one model of embeddings, scores or labels."""
 
 import inspect
+import threading
 import weakref
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 class EncodeBatcher:
     """Computes embeddings, scores and labels of many callers together, with the bits of the model's own call.
 
-    One thread computes. While it computes a batch, the texts of the next one arrive, so a text never waits for others
-    to come.
+    One thread computes. While it computes a batch, the texts of the next one arrive, so a text does not wait for others
+    to come. A batch ends early when all its requests are cancelled.
 
     Parameters
     ----------
@@ -28,6 +29,10 @@ class EncodeBatcher:
     target_seconds : float, default 0.05
         The time that a batch may take, by the speed of the last batches. A single text that takes longer is a batch of
         its own.
+    max_batch_tokens : int, optional
+        The most tokens of a batch of several texts; default: 2,048. It bounds memory; `target_seconds` bounds time.
+    max_wait_seconds : float, default 0
+        The time that the oldest request waits for others, unless a batch is full before.
     max_waiting : int, default 512
         The most requests that wait; `submit` raises `QueueFull` then.
     max_waiting_tokens : int, default 262144
@@ -64,6 +69,8 @@ class EncodeBatcher:
         model: Any,
         *,
         target_seconds: float = 0.05,
+        max_batch_tokens: int | None = None,
+        max_wait_seconds: float = 0.0,
         max_waiting: int = 512,
         max_waiting_tokens: int = 262_144,
         num_threads: int | None = None,
@@ -77,13 +84,17 @@ class EncodeBatcher:
         seconds = checked_real(name, "target_seconds", target_seconds)
         if seconds <= 0:
             raise ValueError(f"{name}: target_seconds must be above 0; got {seconds}")
+        most = None if max_batch_tokens is None else checked_size(name, "max_batch_tokens", max_batch_tokens)
+        wait = checked_real(name, "max_wait_seconds", max_wait_seconds)
+        if not 0 <= wait <= threading.TIMEOUT_MAX:
+            raise ValueError(f"{name}: max_wait_seconds must be from 0 to {threading.TIMEOUT_MAX:.0f}; got {wait}")
         waiting = checked_size(name, "max_waiting", max_waiting)
         tokens = checked_size(name, "max_waiting_tokens", max_waiting_tokens)
         num_threads = threads_of_call(name, num_threads)
         self._model = model
         parameters = inspect.signature(model._text_call).parameters.values()
         self._options = {each.name for each in parameters if each.kind == each.KEYWORD_ONLY}
-        self._queue = EncodeQueue(seconds, waiting, tokens, num_threads, monotonic)
+        self._queue = EncodeQueue(seconds, most, wait, waiting, tokens, num_threads, monotonic)
         # It does not wait for the thread: garbage is collected anywhere, in the thread itself, too.
         weakref.finalize(self, self._queue.close, 0.0, waits=False).atexit = False
 

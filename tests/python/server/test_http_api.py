@@ -244,6 +244,7 @@ def test_state_of_the_server(server: Running, encoder: SentenceEncoder) -> None:
         'te_request_failure{err="batch_size"}',
         'te_request_failure{err="model_type"}',
         'te_batch_next_size_bucket{le="2.0"}',
+        'te_batch_next_tokens_bucket{le="16.0"}',
         "te_embed_tokenization_duration_count",
         "te_predict_inference_duration_bucket",
         'mha_native_model_loaded{kind="reranker",model="rank",weight_dtype="float32"} 1.0',

@@ -24,10 +24,12 @@ pytest.importorskip("httpx")
 import httpx
 import served_models
 from http_server import Running, running
+from recordings import recording
 
 from mha_native.models import CausalLM, SentenceEncoder, TextClassifier
 from mha_native.server import Config
 from mha_native.serving import QueueFull
+from mha_native.speech import WhisperModel
 
 TEXTS = ["the hungry dog", "a cat"]
 MESSAGES: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "the"}]
@@ -234,6 +236,75 @@ def test_haystack(
     assert reply.text == "".join(pieces) == expected
     del generator
     gc.collect()
+
+
+@pytest.fixture(scope="module")
+def speech(speech_model_directory: Path) -> Iterator[Running]:
+    with running(Config({"whisper-1": speech_model_directory}, api_keys=("key",))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    soundfile = pytest.importorskip("soundfile")
+    path = tmp_path_factory.mktemp("talk") / "talk.flac"
+    soundfile.write(path, recording("sentence"), 16_000)
+    return path
+
+
+def test_transcripts_of_openai(speech: Running, speech_model_directory: Path, talk: Path) -> None:
+    openai = pytest.importorskip("openai")
+    segments, info = WhisperModel(speech_model_directory).transcribe(talk, word_timestamps=True)
+    expected = list(segments)
+    text = "".join(segment.text for segment in expected).strip()
+    words = [(word.word.strip(), word.start, word.end) for segment in expected for word in segment.words or ()]
+    assert "ancient mariner" in text
+
+    with openai.OpenAI(base_url=f"{speech.url}/v1", api_key="key") as client, open(talk, "rb") as file:
+        create = client.audio.transcriptions.create
+        found = create(model="whisper-1", file=file)
+        assert (found.text, found.usage.seconds) == (text, 4)
+        assert create(model="whisper-1", file=file, response_format="text") == f"{text}\n"
+        assert create(model="whisper-1", file=talk, response_format="vtt").startswith("WEBVTT")
+        verbose = create(
+            model="whisper-1",
+            file=talk.read_bytes(),
+            language="en",
+            response_format="verbose_json",
+            timestamp_granularities=["word", "segment"],
+        )
+        assert [(word.word, word.start, word.end) for word in verbose.words] == words
+        assert [segment.text for segment in verbose.segments] == [segment.text for segment in expected]
+        assert (verbose.duration, verbose.language) == (info.duration, "english")
+        events = [*create(model="whisper-1", file=talk, stream=True)]
+        assert [event.type for event in events] == ["transcript.text.delta"] * len(expected) + ["transcript.text.done"]
+        assert "".join(event.delta for event in events[:-1]) == events[-1].text == text
+        once = client.with_options(max_retries=0).audio
+        for call, param in (
+            (lambda: once.translations.create(model="whisper-1", file=talk), "model"),
+            (lambda: once.transcriptions.create(model="whisper-1", file=b"no sound"), "file"),
+            (lambda: once.transcriptions.create(model="whisper-1", file=talk, include=["logprobs"]), "include"),
+            (lambda: once.transcriptions.create(model="whisper-1", file=talk, language="de"), "language"),
+        ):
+            with pytest.raises(openai.BadRequestError) as raised:
+                call()
+            assert raised.value.param == param
+
+    async def several() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{speech.url}/v1", api_key="key") as client:
+            asked = [client.audio.transcriptions.create(model="whisper-1", file=talk) for _ in range(2)]
+            return [found.text for found in await asyncio.gather(*asked)]
+
+    assert asyncio.run(several()) == [text, text]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_curl_sends_a_recording(speech: Running, talk: Path) -> None:
+    command = ["curl", "-sS", "--noproxy", "*", f"{speech.url}/v1/audio/transcriptions", "-F", f"file=@{talk}"]
+    command += ["-H", "Authorization: Bearer key", "-F", "model=whisper-1", "-F", "response_format=srt"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "00:00:00,000 --> " in found
+    assert "ancient mariner" in found
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")

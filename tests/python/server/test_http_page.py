@@ -7,6 +7,7 @@ import re
 import shutil
 import threading
 import time
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,14 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
 pytest.importorskip("jinja2")
 pytest.importorskip("httpx")
+pytest.importorskip("soundfile")
+pytest.importorskip("soxr")
 
+import numpy as np
 import tiny_bert
 import tiny_classifiers
 import tiny_language_model
+import tiny_whisper
 from http_server import Running, running
 
 from mha_native.server import Config
@@ -38,6 +43,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "reranker": tiny_classifiers.write(home / "reranker", labels=1),
         "topics": tiny_classifiers.write(home / "topics", labels=3),
         "writer": tiny_language_model.write(home / "writer", n_positions=800),
+        "hearer": tiny_whisper.write(home / "hearer"),
     }
 
 
@@ -121,6 +127,12 @@ def test_the_boxes_of_the_page(
     assert page.evaluate("window.harmed") is None
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
     assert page.evaluate("Object.keys(localStorage).length + document.cookie.length") == 0
+    with wave.open(str(tmp_path / "noise.wav"), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(np.random.default_rng(3).integers(-9000, 9000, 20_000, np.int16).tobytes())
+    page.locator("#transcribe [name=file]").set_input_files(tmp_path / "noise.wav")
+    page.locator("#transcribe button").click()
+    page.get_by_text("2 s of sound").wait_for()
     # An answer of the server in the place of a model is an error in words.
     page.locator("#search [name=texts]").fill("a\n" * 300)
     page.locator("#search button").click()

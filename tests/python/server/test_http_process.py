@@ -94,6 +94,26 @@ def test_every_request_is_answered_around_sigterm(model: Path) -> None:
     assert "the dog" not in err
 
 
+def test_metrics_on_a_port_of_their_own(model: Path) -> None:
+    process = start("--port", "0", "--metrics-port", "0", "--metrics-compat", "vllm", "--model", f"mine={model}")
+    ready, url, _, place = first_line(process).split()
+    assert ready == "ready"
+    with httpx.Client(trust_env=False, timeout=20) as client:
+        assert client.post(f"{url}/embed", json={"inputs": "a"}).status_code == 200
+        found = client.get(place.removeprefix("metrics="))
+        assert found.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert 'mha_native_http_requests_total{path="/embed",status="200"} 1.0' in found.text
+        assert "\n# TYPE vllm:time_to_first_token_seconds" in found.text
+        assert "\n# TYPE te_" not in found.text
+        other = place.removeprefix("metrics=").removesuffix("/metrics")
+        assert other != url
+        for address in (f"{url}/metrics", f"{other}/health", f"{other}/v1/models", f"{other}/"):
+            assert client.get(address).status_code == 404
+        assert client.post(f"{other}/embed", json={"inputs": "a"}).status_code == 404
+    process.send_signal(signal.SIGTERM)
+    assert end(process)[0] == 0
+
+
 def test_a_socket_of_one_user(model: Path, tmp_path: Path) -> None:
     place = tmp_path / "socket"
     process = start("--model", str(model), "--unix-socket", str(place))

@@ -76,6 +76,7 @@ def encode_batcher() -> EncodeBatcher:
 @entry("EncodeBatcher constructor")
 def _encode_batcher(rng: Generator) -> Made:
     more = {"target_seconds": 0.01, "max_waiting": 4, "max_waiting_tokens": 100, "num_threads": 2}
+    more |= {"max_batch_tokens": 99, "max_wait_seconds": 0.001}
     return EncodeBatcher, {"model": classifiers._text_classifier()} | some(rng, more)
 
 
