@@ -110,7 +110,7 @@ def maxsim(
 def quantize_tokens(x: Tensor, *, num_threads: int | None = None) -> tuple[Tensor, Tensor]:
     """Return vectors rounded to int8 with a scale each, as `maxsim` takes them: a quarter of the memory of float32.
 
-    A number becomes ``integer * scale`` with ``scale = max |x| / 127`` of its row, with an error of at most half a scale.
+    A number becomes ``integer * scale`` with ``scale = max |x| / 127`` of its row. Its error is at most half a scale.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
 """Pretrained models from their files: dense and sparse embeddings, labels of texts, entities, text and speech."""
 
 from .causal_lm import CausalLM, Completion, GenerationStatistics, TextScore, TokenLogprobs
+from .multi_vector_encoder import MultiVectorEncoder, TokenEmbeddings
 from .sentence_encoder import SentenceEncoder
 from .seq2seq_lm import GeneratedText, Seq2SeqLM
 from .sparse_encoder import SparseEmbeddings, SparseEncoder
@@ -15,6 +16,7 @@ __all__ = [
     "EncodedSpeech",
     "GeneratedText",
     "GenerationStatistics",
+    "MultiVectorEncoder",
     "SentenceEncoder",
     "Seq2SeqLM",
     "SparseEmbeddings",
@@ -24,6 +26,7 @@ __all__ = [
     "TextClassifier",
     "TextScore",
     "TokenClassifier",
+    "TokenEmbeddings",
     "TokenLogprobs",
     "TokenizedText",
 ]

@@ -17,8 +17,9 @@ from .sentence_files import settings_file
 SETTINGS_FILE = "config_sentence_transformers.json"
 METADATA_FILE = "artifact.metadata"
 
-# Default lengths of PyLate.
+# Default lengths of PyLate, and features of ColBERT.
 _PYLATE_QUERY, _PYLATE_DOCUMENT = 32, 180
+_COLBERT_FEATURES = 128
 
 _PYLATE_KEYS = (
     "query_prefix", "document_prefix", "query_length", "document_length", "attend_to_expansion_tokens",
@@ -51,7 +52,7 @@ class LateInteractionFiles(NamedTuple):
 
     transformer: Path
     steps: tuple[Module, ...]  # Dense and Normalize
-    has_inline_dense: bool  # the projection lies with the weights of the transformer, as linear.weight
+    inline_features: int | None  # of linear.weight, a projection among the weights of the transformer; None: none
     normalize: bool  # at the end, without a module
     is_listed: bool  # the settings of sentence-transformers count
     markers: tuple[str | None, str | None]  # a token after the first one, of queries and documents
@@ -70,7 +71,8 @@ def read_late_interaction(home: Path) -> LateInteractionFiles:
         path = home / SETTINGS_FILE
         settings = Entries.read(path) if path.exists() else Entries(path, {})
         modules = read_listed(home, "Transformer", _AFTER_TRANSFORMER, "a multi-vector encoder")
-        is_pylate = settings.values.get("model_type") == "ColBERT" or any(name in settings.values for name in _PYLATE_KEYS)
+        has_keys = not settings.values.keys().isdisjoint(_PYLATE_KEYS)
+        is_pylate = has_keys or settings.values.get("model_type") == "ColBERT"
         return _of_pylate(settings, modules) if is_pylate else _of_sentence_transformers(home, modules)
     return _of_colbert(home)
 
@@ -87,7 +89,7 @@ def _of_sentence_transformers(home: Path, modules: list[Module]) -> LateInteract
     return LateInteractionFiles(
         folder,
         tuple(module for module in modules[1:] if module.kind != "MultiVectorMask"),
-        has_inline_dense=False,
+        inline_features=None,
         normalize=False,
         is_listed=True,
         markers=(None, None),
@@ -108,7 +110,7 @@ def _of_pylate(settings: Entries, modules: list[Module]) -> LateInteractionFiles
     return LateInteractionFiles(
         modules[0].folder,
         tuple(modules[1:]),
-        has_inline_dense=False,
+        inline_features=None,
         normalize=True,
         is_listed=True,
         markers=(_marker(settings, "query_prefix", "[Q] "), _marker(settings, "document_prefix", "[D] ")),
@@ -129,13 +131,12 @@ def _of_colbert(home: Path) -> LateInteractionFiles:
         )
     metadata = Entries.read(home / METADATA_FILE)
     length = metadata.size("query_maxlen")
-    similarity = "similarity"
-    metadata.expect({similarity: "cosine"})
+    metadata.expect({"similarity": "cosine"})
     punctuation = metadata.flag("mask_punctuation", True)
     return LateInteractionFiles(
         home,
         (),
-        has_inline_dense=True,
+        inline_features=metadata.size("dim", _COLBERT_FEATURES),
         normalize=True,
         is_listed=False,
         markers=(_marker(metadata, "query_token_id", "[unused0]"), _marker(metadata, "doc_token_id", "[unused1]")),
