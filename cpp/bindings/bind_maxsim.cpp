@@ -16,15 +16,10 @@ py::object compute_maxsim(py::handle queries, py::handle documents, py::handle c
                           py::handle query_scale, py::handle document_scale, py::handle pair_queries,
                           py::handle pair_documents, py::handle given_out, py::handle num_threads) {
   const char* const function = "maxsim";
-  const Argument list[] = {{"queries", queries},
-                           {"documents", documents},
-                           {"cu_seqlens_q", cu_seqlens_q},
-                           {"cu_seqlens_k", cu_seqlens_k},
-                           {"query_scale", query_scale},
-                           {"document_scale", document_scale},
-                           {"pairs", pair_queries},
-                           {"pairs", pair_documents},
-                           {"out", given_out}};
+  const Argument list[] = {
+      {"queries", queries},           {"documents", documents},     {"cu_seqlens_q", cu_seqlens_q},
+      {"cu_seqlens_k", cu_seqlens_k}, {"query_scale", query_scale}, {"document_scale", document_scale},
+      {"pairs", pair_queries},        {"pairs", pair_documents},    {"out", given_out}};
   const bool is_int8 = !query_scale.is_none() || !document_scale.is_none();
   const ArrayArguments arrays =
       is_int8 ? ArrayArguments(function, list, DType::f32, "scores") : ArrayArguments(function, list);
@@ -50,9 +45,9 @@ py::object compute_maxsim(py::handle queries, py::handle documents, py::handle c
   const Index shape[] = {arrays.given(6) ? options.pair_count : q.count, d.count};
   const int rank = arrays.given(6) ? 1 : 2;
   const DType dtype = q.tokens.dtype == DType::f64 ? DType::f64 : DType::f32;
-  const NewArray out = given_out.is_none() ? arrays.new_array(dtype, rank, shape)
-                                           : NewArray{py::reinterpret_borrow<py::object>(given_out),
-                                                      arrays.score_output(8, rank)};
+  const NewArray out = given_out.is_none()
+                           ? arrays.new_array(dtype, rank, shape)
+                           : NewArray{py::reinterpret_borrow<py::object>(given_out), arrays.score_output(8, rank)};
   warn_if_forked();
   without_gil([&] { maxsim(q, d, out.view, options); });
   return out.array;

@@ -109,8 +109,8 @@ void score_documents(const MaxSimRun& run, const Group& group, Index first, Inde
   for (Index i = 0; i < count; ++i)
     for (Index k = 0; k < group.queries; ++k) {
       const Index item = group.first_item + first + i;
-      const Index at = run.pairs ? run.order[std::size_t(item)] * strides[0]
-                                 : (group.query + k) * strides[0] + item * strides[1];
+      const Index at =
+          run.pairs ? run.order[std::size_t(item)] * strides[0] : (group.query + k) * strides[0] + item * strides[1];
       scores[at] = static_cast<T>(sums[i * group.queries + k]);
     }
 }
@@ -135,7 +135,8 @@ void form_groups(MaxSimRun& run, const MaxSimOptions& options) {
   if (!options.pairs) {
     for (Index query = 0, queries; query < run.queries.count; query += queries) {
       queries = 1;
-      while (query + queries < run.queries.count && queries < kMostQueries && q[query + queries + 1] - q[query] <= run.lanes)
+      while (query + queries < run.queries.count && queries < kMostQueries &&
+             q[query + queries + 1] - q[query] <= run.lanes)
         ++queries;
       run.groups.push_back({query, queries, 0, run.documents.count, 0, 0});
     }
@@ -219,9 +220,10 @@ void quantize_tokens(const TensorView& x, const MutableTensorView& integers, con
   const FloatingPointState state;
   validate_quantize_tokens(x, integers, scale);
   const Index rows = x.extents[0], columns = x.extents[1];
-  const QuantizeRun run{active_kernels().quantize_heads,
-                        {rows, columns, static_cast<const float*>(x.data), x.strides[0], x.strides[1],
-                         static_cast<std::int8_t*>(integers.data), integers.strides[0], static_cast<float*>(scale.data)}};
+  const QuantizeRun run{
+      active_kernels().quantize_heads,
+      {rows, columns, static_cast<const float*>(x.data), x.strides[0], x.strides[1],
+       static_cast<std::int8_t*>(integers.data), integers.strides[0], static_cast<float*>(scale.data)}};
   const Phase phase{(rows + kRowsPerTask - 1) / kRowsPerTask, &quantize_task, &run};
   if (phase.tasks == 0) return;
   run_phases(&phase, 1, threads_for(num_threads, phase.tasks, double(rows) * double(columns) * kWorkPerQuantized));

@@ -171,15 +171,15 @@ mha_status mha_maxsim(const mha_token_matrices* queries, const mha_token_matrice
       }
       chosen = {options->pairs == nullptr ? nullptr : pairs.data(), options->pair_count, options->num_threads};
     }
-    maxsim(matrices(given(queries, "queries")), matrices(given(documents, "documents")), view(scores, "scores"), chosen);
+    maxsim(matrices(given(queries, "queries")), matrices(given(documents, "documents")), view(scores, "scores"),
+           chosen);
   });
 }
 
 mha_status mha_quantize_tokens(const mha_tensor* x, const mha_tensor* integers, const mha_tensor* scale,
                                int num_threads) noexcept {
-  return guarded(__func__, [&] {
-    quantize_tokens(view(x, "x"), view(integers, "integers"), view(scale, "scale"), num_threads);
-  });
+  return guarded(__func__,
+                 [&] { quantize_tokens(view(x, "x"), view(integers, "integers"), view(scale, "scale"), num_threads); });
 }
 
 mha_status mha_adamw(const mha_tensor* weight, const mha_tensor* gradient, const mha_tensor* m, const mha_tensor* v,

@@ -42,9 +42,10 @@ void check_pairs(const MaxSimOptions& options, Index queries, Index documents) {
     const QueryAndDocument& pair = options.pairs[i];
     const bool is_query = pair.query >= 0 && pair.query < queries;
     if (is_query && pair.document >= 0 && pair.document < documents) continue;
-    throw std::invalid_argument(std::string(kMaxSim) + ": pairs must have numbers of " + (is_query ? "documents" : "queries") +
-                                ", at least 0 and less than " + std::to_string(is_query ? documents : queries) + "; got " +
-                                std::to_string(is_query ? pair.document : pair.query) + " in pair " + std::to_string(i));
+    throw std::invalid_argument(
+        std::string(kMaxSim) + ": pairs must have numbers of " + (is_query ? "documents" : "queries") +
+        ", at least 0 and less than " + std::to_string(is_query ? documents : queries) + "; got " +
+        std::to_string(is_query ? pair.document : pair.query) + " in pair " + std::to_string(i));
   }
 }
 
@@ -71,10 +72,13 @@ void validate_maxsim(const TokenMatrices& queries, const TokenMatrices& document
     throw std::invalid_argument(std::string(kMaxSim) + ": pairs must be given, as many as pair_count");
   if (options.pairs != nullptr) {
     check_pairs(options, queries.count, documents.count);
-    if (!has_shape(scores, {options.pair_count})) fail(kMaxSim, "scores must have an entry for each pair", {{"scores", scores}});
+    if (!has_shape(scores, {options.pair_count}))
+      fail(kMaxSim, "scores must have an entry for each pair", {{"scores", scores}});
   } else if (!has_shape(scores, {queries.count, documents.count})) {
-    fail(kMaxSim, "scores must be [queries, documents], " + std::to_string(queries.count) + " x " +
-                      std::to_string(documents.count), {{"scores", scores}});
+    fail(kMaxSim,
+         "scores must be [queries, documents], " + std::to_string(queries.count) + " x " +
+             std::to_string(documents.count),
+         {{"scores", scores}});
   }
   check_output(kMaxSim, "scores", scores,
                {{"queries", q}, {"documents", d}, {"query_scale", queries.scale}, {"document_scale", documents.scale}});
@@ -95,7 +99,8 @@ void validate_quantize_tokens(const TensorView& x, const MutableTensorView& inte
   if (!has_shape(scale, {x.extents[0]})) fail(kQuantize, "scale must have an entry for each row of x", all);
   check_output(kQuantize, "integers", integers, {{"x", x}});
   check_output(kQuantize, "scale", scale, {{"x", x}, {"integers", integers}});
-  if (x.extents[1] > 1 && integers.strides[1] != 1) fail(kQuantize, "neighbours in a row of integers must be contiguous", all);
+  if (x.extents[1] > 1 && integers.strides[1] != 1)
+    fail(kQuantize, "neighbours in a row of integers must be contiguous", all);
   if (x.extents[0] > 1 && scale.strides[0] != 1) fail(kQuantize, "scale must be contiguous", all);
 }
 

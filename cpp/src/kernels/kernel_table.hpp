@@ -405,12 +405,12 @@ struct TokenRows {
 
 /// The products of packed query tokens and the tokens of a document, of which the largest of each query token is kept.
 struct MaxSimTile {
-  Index columns;        // D
-  const void* panels;   // of query tokens: MaxSimKernel::pack
-  Index lanes;          // query tokens
+  Index columns;       // D
+  const void* panels;  // of query tokens: MaxSimKernel::pack
+  Index lanes;         // query tokens
   TokenRows document;
-  Index tokens;         // rows of the document
-  void* maxima;         // [lanes, up to whole vectors] of the accumulator's type, f32 for int8; raised
+  Index tokens;  // rows of the document
+  void* maxima;  // [lanes, up to whole vectors] of the accumulator's type, f32 for int8; raised
 };
 
 struct MaxSimKernel {

@@ -43,7 +43,7 @@ template <class Products, class T>
 struct MaxSimArguments {
   Index depth;  // operands of a row
   const typename Products::Operand* tokens;
-  Index token_row;  // operands between tokens
+  Index token_row, token_step;  // operands between tokens, and between neighbours of a token
   const typename Products::PanelOperand* queries;
   T* maxima;                       // of each lane so far
   const float* token_scale;        // of each token; these four only of bytes
@@ -62,7 +62,7 @@ struct MaxSimTokens {
     MHA_UNROLL
     for (int j = 0; j < N; ++j) highest[j] = pload<P>(g.maxima + j * L);
     Products::Tile::template multiply_long<M, N>(
-        g.depth, g.tokens + token * g.token_row, g.token_row, 1, g.queries, kWidth<T>,
+        g.depth, g.tokens + token * g.token_row, g.token_row, g.token_step, g.queries, kWidth<T>,
         [&](int, int j, const P& s) MHA_INLINE_LAMBDA { highest[j] = larger(highest[j], s); });
     MHA_UNROLL
     for (int j = 0; j < N; ++j) pstore(g.maxima + j * L, highest[j]);
@@ -73,16 +73,16 @@ template <int M, int N>
 struct MaxSimTokens<ByteProducts, M, N> {
   static void run(const MaxSimArguments<ByteProducts, float>& g, Index token) {
     using P = Packet<float>;
-    constexpr Index L = kLanes<float>, kWordBytes = ByteProducts::kElements * ByteProducts::kFeatureBytes;
+    constexpr Index L = kLanes<float>;
     P highest[N];
     MHA_UNROLL
     for (int j = 0; j < N; ++j) highest[j] = pload<P>(g.maxima + j * L);
     ByteProducts::Tile::multiply<M, N>(
-        g.depth, g.tokens + token * g.token_row, g.token_row, kWordBytes, g.queries, kWidth<float>,
+        g.depth, g.tokens + token * g.token_row, g.token_row, g.token_step, g.queries, kWidth<float>,
         [&](int, int j) MHA_INLINE_LAMBDA { return load_vector<Ints>(g.query_sums + j * L); },
         [&](int i, int j, const Ints& sums) MHA_INLINE_LAMBDA {
-          const P scale = pmul(pset1<P>(g.token_scale[(token + i) * g.token_scale_step]),
-                               pload<P>(g.query_scale + j * L));
+          const P scale =
+              pmul(pset1<P>(g.token_scale[(token + i) * g.token_scale_step]), pload<P>(g.query_scale + j * L));
           highest[j] = larger(highest[j], pmul(P(__builtin_convertvector(sums, Floats)), scale));
         });
     MHA_UNROLL
@@ -94,7 +94,9 @@ struct MaxSimTokens<ByteProducts, M, N> {
 /// features of f32. 64 tokens ahead they would be half of level 1, and gone again when they are read.
 constexpr Index kMaxSimBlock = 64, kMaxSimAhead = 16;
 
-constexpr Index vectors_of(Index lanes, Index lanes_of_vector) { return (lanes + lanes_of_vector - 1) / lanes_of_vector; }
+constexpr Index vectors_of(Index lanes, Index lanes_of_vector) {
+  return (lanes + lanes_of_vector - 1) / lanes_of_vector;
+}
 
 /// Rows of numbers. A panel is [operands of a row][kWidth].
 template <class S>
@@ -121,7 +123,7 @@ struct MaxSimNumbers {
   static Rows<Operand> operands(const MaxSimTile& tile, Index first, Index count, void* scratch) {
     const auto* const from = static_cast<const S*>(tile.document.tokens) + first * tile.document.row;
     if (Operands::lie_ready(tile.document.row, tile.document.step, tile.columns))
-      return {reinterpret_cast<const Operand*>(from), tile.document.row / Operands::kElements, 1};
+      return {reinterpret_cast<const Operand*>(from), tile.document.row / Operands::kElements, tile.document.step};
     auto* const to = static_cast<Operand*>(scratch);
     const Index row = operand_row<S>(tile.columns);
     for (Index r = 0; r < count; ++r)
@@ -130,9 +132,17 @@ struct MaxSimNumbers {
   }
 
   static MaxSimArguments<Products, T> arguments(const MaxSimTile& tile, const Rows<Operand>& tokens, Index,
-                                             const void* panel) {
-    return {Operands::count(tile.columns), tokens.data, tokens.row, static_cast<const Operand*>(panel), nullptr,
-            nullptr,                       0,           nullptr,    nullptr};
+                                                const void* panel) {
+    return {Operands::count(tile.columns),
+            tokens.data,
+            tokens.row,
+            tokens.step,
+            static_cast<const Operand*>(panel),
+            nullptr,
+            nullptr,
+            0,
+            nullptr,
+            nullptr};
   }
 };
 
@@ -181,17 +191,18 @@ struct MaxSimBytes {
     auto* to = static_cast<unsigned char*>(scratch);
     const auto* from = static_cast<const std::int8_t*>(document.tokens) + first * document.row;
     for (Index r = 0; r < count; ++r, from += document.row, to += row) convert(from, document.step, tile.columns, to);
-    return {static_cast<const unsigned char*>(scratch), row, 1};
+    return {static_cast<const unsigned char*>(scratch), row, ByteProducts::kElements * ByteProducts::kFeatureBytes};
   }
 
-  static MaxSimArguments<ByteProducts, float> arguments(const MaxSimTile& tile, const Rows<Operand>& tokens, Index first,
-                                                 const void* panel) {
+  static MaxSimArguments<ByteProducts, float> arguments(const MaxSimTile& tile, const Rows<Operand>& tokens,
+                                                        Index first, const void* panel) {
     const auto* const queries = static_cast<const std::int32_t*>(panel);
     const std::int32_t* const sums = queries + words(tile.columns) * W;
     const TokenRows& document = tile.document;
     return {words(tile.columns),
             tokens.data,
             tokens.row,
+            tokens.step,
             queries,
             nullptr,
             document.scale + first * document.scale_step,
