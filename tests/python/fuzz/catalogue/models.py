@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tiny_bert
+import tiny_multi_vector
 
 import mha_native as mha
 import mha_native.interop.onnx
@@ -17,6 +18,7 @@ from mha_native.models import MultiVectorEncoder, SentenceEncoder, SparseEncoder
 
 from .entry import (
     BATCH,
+    CATALOGUE,
     HEADS,
     KEYS,
     KV_HEADS,
@@ -26,6 +28,7 @@ from .entry import (
     Arguments,
     Generator,
     Made,
+    Maker,
     attention_inputs,
     dtype_of_call,
     entry,
