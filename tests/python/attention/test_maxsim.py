@@ -50,7 +50,7 @@ def test_the_scores_are_those_of_the_reference(width: int, dtype: Any, isa: str)
     eps = np.finfo(scores.dtype).eps
     lengths = np.diff(QUERIES)[:, None] + np.zeros(len(DOCUMENTS) - 1)
     bound = eps * (8 + width) * max(width, 1) ** 0.5 * 4 * np.maximum(lengths, 1)
-    assert (np.abs(scores - expected)[finite] <= bound[finite]).all()
+    assert (np.abs(scores[finite] - expected[finite]) <= bound[finite]).all()
 
     pairs = np.random.default_rng(1).integers(0, expected.shape, (23, 2))
     assert_same_bits(mha.maxsim(q, d, pairs=pairs, **offsets, **scales), scores[tuple(pairs.T)], label="pairs")
