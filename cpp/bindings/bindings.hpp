@@ -15,6 +15,7 @@ void bind_dtypes(py::module_& m);
 void bind_embedding(py::module_& m);
 void bind_kv_cache(py::module_& m);
 void bind_linear(py::module_& m);
+void bind_maxsim(py::module_& m);
 void bind_merge(py::module_& m);
 void bind_multi_head_attention(py::module_& m);
 void bind_optim(py::module_& m);

@@ -50,6 +50,7 @@ PYBIND11_MODULE(core_of_main_interpreter, m, py::mod_gil_not_used()) {
   mha::bindings::bind_embedding(m);
   mha::bindings::bind_kv_cache(m);
   mha::bindings::bind_linear(m);
+  mha::bindings::bind_maxsim(m);
   mha::bindings::bind_merge(m);
   mha::bindings::bind_multi_head_attention(m);
   mha::bindings::bind_optim(m);

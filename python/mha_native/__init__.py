@@ -15,6 +15,7 @@ from .functions.embedding_gradient import embedding_gradient
 from .functions.gradient import AttentionGradients, attention_gradient, attention_gradient_varlen
 from .functions.kv_cache import KVCache
 from .functions.linear import LinearGradients, linear, linear_gradient
+from .functions.maxsim import maxsim, quantize_tokens
 from .functions.merging import merge_attention
 from .functions.norm_gradient import NormGradients, layer_norm_gradient, rms_norm_gradient
 from .functions.paged_kv_cache import PagedKVCache
@@ -92,10 +93,12 @@ __all__ = [
     "layer_norm_gradient",
     "linear",
     "linear_gradient",
+    "maxsim",
     "merge_attention",
     "models",
     "num_threads",
     "optim",
+    "quantize_tokens",
     "reference",
     "rms_norm_gradient",
     "scaled_dot_product_attention",

@@ -165,6 +165,20 @@ def cross_entropy(
     num_threads: int | None,
     /,
 ) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]: ...
+def maxsim(
+    queries: NDArray[Any],
+    documents: NDArray[Any],
+    cu_seqlens_q: NDArray[np.integer],
+    cu_seqlens_k: NDArray[np.integer],
+    query_scale: NDArray[np.float32] | None,
+    document_scale: NDArray[np.float32] | None,
+    pair_queries: NDArray[np.integer] | None,
+    pair_documents: NDArray[np.integer] | None,
+    out: NDArray[Any] | None,
+    num_threads: int | None,
+    /,
+) -> NDArray[Any]: ...
+def quantize_tokens(x: NDArray[Any], num_threads: int | None, /) -> tuple[NDArray[np.int8], NDArray[np.float32]]: ...
 def embedding_gradient(
     ids: NDArray[np.integer], dout: NDArray[Any], num_embeddings: int, num_threads: int | None, /
 ) -> NDArray[Any]: ...

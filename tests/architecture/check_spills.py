@@ -21,7 +21,7 @@ LEAST_PRODUCTS = 8  # in a turn of a hot loop: chains that hide the latency of a
 
 # Not of the exact stand-ins for VPDPBUSD: a turn of theirs has two vectors for each, more than there are registers.
 PRODUCT = re.compile(r"v?(fn?m(add|sub)\d*|mul)[ps][sd]|vdpbf16ps|vpdpbusd")
-ATTENTION = "ScoreKeys|AddValues|MergeValues|WeightGradients|AddFeatures"
+ATTENTION = "ScoreKeys|MaxSimTokens|AddValues|MergeValues|WeightGradients|AddFeatures"
 PEAK = re.compile(r"probes::.*::multiply_add<")
 STRIP = re.compile(rf"::({ATTENTION}|ProjectStrip|PairsStrip|Int[48]WeightsStrip|ExpandedRows)<|{PEAK.pattern}")
 VECTOR = re.compile(r"%[xyz]mm")

@@ -425,6 +425,28 @@ MHA_API mha_status mha_cross_entropy(const mha_tensor* x, const mha_tensor* weig
                                      const mha_cross_entropy_gradients* gradients,
                                      const mha_cross_entropy_options* options) MHA_NOEXCEPT;
 
+/* Matrices of token vectors, one after another: TokenMatrices. scale is null but for int8. */
+typedef struct mha_token_matrices {
+  const mha_tensor *tokens, *scale;
+  ptrdiff_t count;
+  const int64_t* cu_seqlens; /* [count + 1] */
+} mha_token_matrices;
+/* The numbers of a query and a document: QueryAndDocument. */
+typedef struct mha_query_and_document {
+  int64_t query, document;
+} mha_query_and_document;
+typedef struct mha_maxsim_options {
+  const mha_query_and_document* pairs; /* null: every query with every document */
+  ptrdiff_t pair_count;
+  int num_threads;
+} mha_maxsim_options;
+/* scores: [queries, documents], with pairs [pair_count]. options may be null: the defaults of MaxSimOptions. */
+MHA_API mha_status mha_maxsim(const mha_token_matrices* queries, const mha_token_matrices* documents,
+                              const mha_tensor* scores, const mha_maxsim_options* options) MHA_NOEXCEPT;
+/* x: [T, D] f32; integers: [T, D] int8; scale: [T] f32. */
+MHA_API mha_status mha_quantize_tokens(const mha_tensor* x, const mha_tensor* integers, const mha_tensor* scale,
+                                       int num_threads) MHA_NOEXCEPT;
+
 /* The numbers of a step of AdamW: AdamWStep, whose zeros stand for nothing. */
 typedef struct mha_adamw_step {
   double lr, beta1, beta2, eps, weight_decay, gradient_norm, max_norm;

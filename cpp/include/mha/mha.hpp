@@ -18,6 +18,7 @@
 #include "mha/linear.hpp"                // a projection of rows by itself: Linear, linear
 #include "mha/linear_gradient.hpp"       // linear_gradient
 #include "mha/linear_weights.hpp"        // how the weights of a projection are passed
+#include "mha/maxsim.hpp"                // late interaction: maxsim, quantize_tokens
 #include "mha/merge_attention.hpp"       // attention over shards of the keys, made one
 #include "mha/multi_head_attention.hpp"  // the layer: projections around attention
 #include "mha/norm.hpp"                  // LayerNorm and RMSNorm

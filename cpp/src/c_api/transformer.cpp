@@ -3,6 +3,7 @@
 #include "c_api/conversions.hpp"
 
 #include <stdexcept>
+#include <vector>
 
 namespace mha::c_api {
 namespace {
@@ -153,6 +154,33 @@ mha_status mha_cross_entropy(const mha_tensor* x, const mha_tensor* weight, cons
         {view(wanted.x, "gradients.x"), view(wanted.weight, "gradients.weight"), view(wanted.bias, "gradients.bias")},
         chosen);
   });
+}
+
+mha_status mha_maxsim(const mha_token_matrices* queries, const mha_token_matrices* documents, const mha_tensor* scores,
+                      const mha_maxsim_options* options) noexcept {
+  return guarded(__func__, [&] {
+    const auto matrices = [](const mha_token_matrices& m) {
+      return TokenMatrices{view(m.tokens, "tokens"), view(m.scale, "scale"), m.count, m.cu_seqlens};
+    };
+    MaxSimOptions chosen;
+    std::vector<QueryAndDocument> pairs;
+    if (options != nullptr) {
+      if (options->pairs != nullptr && options->pair_count >= 0) {
+        pairs.reserve(static_cast<std::size_t>(options->pair_count) + 1);
+        for (Index i = 0; i < options->pair_count; ++i)
+          pairs.push_back({options->pairs[i].query, options->pairs[i].document});
+      }
+      chosen = {options->pairs == nullptr ? nullptr : pairs.data(), options->pair_count, options->num_threads};
+    }
+    maxsim(matrices(given(queries, "queries")), matrices(given(documents, "documents")), view(scores, "scores"),
+           chosen);
+  });
+}
+
+mha_status mha_quantize_tokens(const mha_tensor* x, const mha_tensor* integers, const mha_tensor* scale,
+                               int num_threads) noexcept {
+  return guarded(__func__,
+                 [&] { quantize_tokens(view(x, "x"), view(integers, "integers"), view(scale, "scale"), num_threads); });
 }
 
 mha_status mha_adamw(const mha_tensor* weight, const mha_tensor* gradient, const mha_tensor* m, const mha_tensor* v,

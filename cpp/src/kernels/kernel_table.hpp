@@ -394,6 +394,34 @@ struct QuantizeTile {
   float* scales;        // of each row
 };
 
+/// Rows of tokens, of the element type of the kernel, or of int8 with a scale for each row.
+struct TokenRows {
+  const void* tokens;
+  Index row, step;      // elements between rows; between neighbours in a row
+  Index element_bytes;  // of an element
+  const float* scale;   // of int8; else null
+  Index scale_step;
+};
+
+/// The products of packed query tokens and the tokens of a document, of which the largest of each query token is kept.
+struct MaxSimTile {
+  Index columns;       // D
+  const void* panels;  // of query tokens: MaxSimKernel::pack
+  Index lanes;         // query tokens
+  TokenRows document;
+  Index tokens;  // rows of the document
+  void* maxima;  // [lanes, up to whole vectors] of the accumulator's type, f32 for int8; raised
+};
+
+struct MaxSimKernel {
+  int panel_lanes;  // query tokens of a panel
+  std::size_t (*panel_bytes)(Index columns);
+  /// The rows [first, first + count) of `queries`, as panels one after another.
+  void (*pack)(const TokenRows& queries, Index first, Index count, Index columns, void* panels);
+  std::size_t (*scratch_bytes)(Index columns);
+  void (*raise)(const MaxSimTile& tile, void* scratch);
+};
+
 /// out = softmax(scores) value, and lse.
 struct AttentionKernel {
   void (*run)(const AttentionTile& tile, void* scratch);
@@ -446,6 +474,7 @@ struct DTypeKernels {
   void (*gradient)(const AttentionTile& tile, const GradientTile& gradients, void* scratch);
   std::size_t (*gradient_scratch)(Index head_dim, Index value_dim);
   void (*add_products)(const ProductTile& tile);  // likewise
+  MaxSimKernel maxsim;
   std::size_t (*projection_scratch)(Index rows);
   ProjectionKernel project[kNumWeightFormats];  // only f32 rows have kernels for formats that are not plain; else null
   /// Rounds `count` numbers of the accumulator's type to elements; both are contiguous.
@@ -472,6 +501,7 @@ struct KernelTable {
   const char* isa;                // must equal the name in the registry
   const char* (*compiled_isa)();  // the same from code of the object: proves which object the linker kept
   void (*quantize_heads)(const QuantizeTile& tile);
+  MaxSimKernel maxsim_int8;
   DTypeKernels kernels[kNumDTypes];
   TileInstructions tiles;  // null where the instruction set has none
 };

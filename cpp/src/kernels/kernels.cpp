@@ -4,6 +4,7 @@
 #include "kernels/attention/attend_tile.hpp"
 #include "kernels/attention/decode_tile.hpp"
 #include "kernels/attention/gradient_tile.hpp"
+#include "kernels/attention/maxsim_tile.hpp"
 #include "kernels/attention/statistics_tile.hpp"
 #include "kernels/attention/write_scores.hpp"
 #include "kernels/attention/write_weights.hpp"
@@ -153,6 +154,7 @@ constexpr DTypeKernels dtype_kernels() {
                        nullptr,
                        nullptr,
                        nullptr,
+                       maxsim_kernel<MaxSimNumbers<S>>(),
                        &projection_scratch,
                        {},
                        nullptr,
@@ -202,7 +204,8 @@ KernelTable extended_table() noexcept {
   own.rotate = base.rotate;
   own.rows = base.rows;
 #endif
-#ifdef MHA_OVERRIDES_INT8  // products with int8 and int4 weights, and with blocks but by tiles
+#ifdef MHA_OVERRIDES_INT8  // products with int8 and int4 weights, of rows of int8, and with blocks but by tiles
+  extended.maxsim_int8 = maxsim_kernel<MaxSimBytes>();
   extended.kernels[int(DType::f32)].project[int(WeightFormat::int8)] = kInt8Weights;
   extended.kernels[int(DType::f32)].project[int(WeightFormat::int4)] = kInt4Weights;
 #ifndef MHA_TILES
@@ -233,6 +236,7 @@ constexpr DTypeKernels all_kernels() {
 constexpr KernelTable kTable = {MHA_QUOTE(MHA_ISA),
                                 &compiled_isa,
                                 &quantize_heads,
+                                maxsim_kernel<MaxSimBytes>(),
                                 {
 #define MHA_DTYPE(name, scalar, accumulator) all_kernels<scalar>(),
 #include "mha/dtypes.def"

@@ -5,6 +5,7 @@ from .causal_lm import CausalLM, Completion, GenerationStatistics, TextScore, To
 from .image_classifier import ImageClassifier
 from .image_encoder import ImageEncoder
 from .image_text_encoder import ImageTextEncoder
+from .multi_vector_encoder import MultiVectorEncoder, TokenEmbeddings
 from .sentence_encoder import SentenceEncoder
 from .seq2seq_lm import GeneratedText, Seq2SeqLM
 from .sparse_encoder import SparseEmbeddings, SparseEncoder
@@ -23,6 +24,7 @@ __all__ = [
     "ImageClassifier",
     "ImageEncoder",
     "ImageTextEncoder",
+    "MultiVectorEncoder",
     "SentenceEncoder",
     "Seq2SeqLM",
     "SparseEmbeddings",
@@ -32,6 +34,7 @@ __all__ = [
     "TextClassifier",
     "TextScore",
     "TokenClassifier",
+    "TokenEmbeddings",
     "TokenLogprobs",
     "TokenizedText",
 ]

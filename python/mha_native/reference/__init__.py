@@ -1,7 +1,7 @@
 """The specification, in NumPy and float64: slow, and short enough to check by reading.
 
-Attention is in `attention.py`, the other parts of a transformer are in `transformer.py`, norms in `norms.py`, and
-gradients of all but attention in `gradients.py`.
+Attention is in `attention.py`, the other parts of a transformer are in `transformer.py`, norms in `norms.py`,
+late interaction in `maxsim.py`, and gradients of all but attention in `gradients.py`.
 """
 
 from .attention import (
@@ -16,6 +16,7 @@ from .attention import (
 )
 from .dropout import dropout_factors
 from .gradients import activation_gradient, cross_entropy, embedding_gradient, layer_norm_gradient, rms_norm_gradient
+from .maxsim import maxsim
 from .norms import layer_norm, rms_norm
 from .transformer import (
     activate,
@@ -48,6 +49,7 @@ __all__ = [
     "layer_norm_gradient",
     "linear",
     "linear_gradient",
+    "maxsim",
     "multi_head_attention",
     "rms_norm",
     "rms_norm_gradient",

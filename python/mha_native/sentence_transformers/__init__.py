@@ -6,6 +6,7 @@
 from typing import TYPE_CHECKING
 
 from ._cross_encoder import CrossEncoder
+from ._multi_vector_encoder import MultiVectorEncoder
 from ._quantization import quantize_embeddings
 from ._sentence_transformer import SentenceTransformer
 from ._similarity import SimilarityFunction
@@ -14,7 +15,14 @@ from ._sparse_encoder import SparseEncoder
 if TYPE_CHECKING:
     from ._transformer_module import Transformer as Transformer
 
-__all__ = ["CrossEncoder", "SentenceTransformer", "SimilarityFunction", "SparseEncoder", "quantize_embeddings"]
+__all__ = [
+    "CrossEncoder",
+    "MultiVectorEncoder",
+    "SentenceTransformer",
+    "SimilarityFunction",
+    "SparseEncoder",
+    "quantize_embeddings",
+]
 
 
 def __getattr__(name: str) -> object:

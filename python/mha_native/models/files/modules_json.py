@@ -14,6 +14,7 @@ _AUTHORS = (
     "sentence_transformers.",
     "mha_native.sentence_transformers.",
     "mha_native.interop.sentence_transformers.",  # its former place
+    "pylate.models.",
 )
 
 _BEHIND_POOLING = ("Dense", "Normalize")
@@ -206,6 +207,22 @@ def _object(entries: Entries, name: str) -> dict[str, Any]:
     return value
 
 
+def read_listed(directory: Path, first: str, others: tuple[str, ...], owner: str) -> list[Module]:
+    """Return the modules of the modules.json of `owner`: one of kind `first`, and then any of `others`.
+
+    Raises the errors of `read_modules`.
+    """
+    path = directory / "modules.json"
+    entries = _entries(path)
+    kinds = [kind for kind, _ in entries]
+    if kinds[:1] != [first] or not set(kinds[1:]) <= set(others) or len(kinds) > _MOST_MODULES:
+        raise ValueError(
+            f"{path} must list {first} and perhaps {', '.join(others)}, as sentence-transformers has them for {owner}; "
+            f"got {listed(kinds) or 'nothing'}"
+        )
+    return [_module(path, kind, entry) for kind, entry in entries]
+
+
 def first_transformer(directory: Path) -> Path:
     """Return the folder of the Transformer, the first module of modules.json; `directory` without that file.
 
@@ -235,18 +252,19 @@ def _module(path: Path, kind: str, entry: dict[str, Any]) -> Module:
     return Module(kind, path.parent / folder)
 
 
-def check_normalize(folder: Path) -> None:
-    """Refuse a Normalize that scales something other than embeddings. Its configuration may be absent."""
+def check_normalize(folder: Path, vectors: str = "sentence_embedding") -> None:
+    """Refuse a Normalize that scales something other than `vectors`. Its configuration may be absent."""
     path = folder / "config.json"
     if path.exists():
-        check_ends(Entries.read(path))
+        check_ends(Entries.read(path), vectors)
 
 
-def check_ends(entries: Entries) -> None:
-    """Refuse a module after the pooling that reads or returns something other than the embedding of a text."""
-    entries.expect({"module_input_name": "sentence_embedding"})
+def check_ends(entries: Entries, vectors: str = "sentence_embedding") -> None:
+    """Refuse a module after the transformer that reads or returns something other than `vectors`: the embedding of a
+    text, or "token_embeddings"."""
+    entries.expect({"module_input_name": vectors})
     if entries.has("module_output_name"):
-        entries.choice("module_output_name", "sentence_embedding")
+        entries.choice("module_output_name", vectors)
 
 
 def _kind(name: object) -> str:

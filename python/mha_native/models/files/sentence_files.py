@@ -1,6 +1,6 @@
 """The settings of texts in the folder of a transformer: the number of tokens, and lower case."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,12 +56,14 @@ def read_sentence_config(
     is_listed: bool,
     unused_positions: int = 0,
     task: str = "feature-extraction",
+    read_elsewhere: Collection[str] = (),
 ) -> SentenceConfig:
     """Read the settings of texts in the folder of a transformer with `max_positions` positions for tokens.
 
     The settings of sentence-transformers count if modules.json lists the transformer. The length is their
     `max_seq_length`, else `model_max_length` of tokenizer_config.json, and at most `max_positions`. `max_seq_length`
-    may also count the `unused_positions`, which the table of positions has in addition.
+    may also count the `unused_positions`, which the table of positions has in addition. The caller reads the settings
+    in `read_elsewhere`.
 
     Raises OSError or ValueError if a file cannot be read or is damaged, or asks for an unsupported feature.
     """
@@ -71,7 +73,7 @@ def read_sentence_config(
     settings = settings_file(folder) if is_listed else None
     if settings is not None:
         entries = Entries.read(settings)
-        _check_computed(entries, task)
+        _check_computed(entries, task, read_elsewhere)
         lower_case = entries.flag("do_lower_case")
         if entries.has("max_seq_length"):
             length = entries.size("max_seq_length")
@@ -132,7 +134,7 @@ def _tokenizer_length(path: Path, values: Mapping[str, Any], max_positions: int)
     return int(min(length, max_positions))
 
 
-def _check_computed(entries: Entries, task: str) -> None:
+def _check_computed(entries: Entries, task: str, read_elsewhere: Collection[str]) -> None:
     """Refuse settings of sentence-transformers that ask for an unsupported feature."""
     path, values = entries
     output, name = _TASKS[task]
@@ -154,7 +156,7 @@ def _check_known(entries: Entries, task: str = "feature-extraction") -> None:
     for name in _UNSET:
         if task == "text-generation" and _is_of_template(name, values.get(name)):
             continue
-        if values.get(name):
+        if values.get(name) and name not in read_elsewhere:
             raise ValueError(f"{path}: {name} must be absent; got {shown(values[name])}")
     for name in _ARGUMENTS:
         arguments = values.get(name) or {}

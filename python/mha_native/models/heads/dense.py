@@ -25,10 +25,13 @@ class DenseConfig(NamedTuple):
     out_features: int
     bias: bool
     activation: str  # name in torch
+    has_residual: bool = False  # whether x, or a linear map of it, is added to the result
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of its tensors."""
         shapes: dict[str, tuple[int, ...]] = {"linear.weight": (self.out_features, self.in_features)}
+        if self.has_residual and self.in_features != self.out_features:
+            shapes["residual.weight"] = (self.out_features, self.in_features)
         return shapes | ({"linear.bias": (self.out_features,)} if self.bias else {})
 
 
@@ -59,17 +62,21 @@ def load_dense(config: DenseConfig) -> Dense:
         return Dense(tensors["linear.weight"], bias, config.activation)
 
 
-def read_dense(folder: Path, in_features: int) -> DenseConfig:
-    """Read config.json in the folder of a Dense with `in_features` inputs.
+def read_dense(folder: Path, in_features: int, vectors: str = "sentence_embedding") -> DenseConfig:
+    """Read config.json in the folder of a Dense with `in_features` inputs. Only a Dense of the `vectors`
+    "token_embeddings" may have a residual.
 
     Raises OSError or ValueError if the file cannot be read, does not fit, or asks for an unsupported feature.
     """
     path = folder / "config.json"
     entries = Entries.read(path)
     entries.refuse_others(_KEYS)
-    check_ends(entries)
+    check_ends(entries, vectors)
     entries.choice("in_features", in_features)
-    entries.expect({"use_residual": False})
+    has_residual = vectors == "token_embeddings" and entries.flag("use_residual")
+    if not has_residual:
+        entries.expect({"use_residual": False})
     activation = entries.values.get("activation_function", "torch.nn.modules.activation.Tanh")
     activation = checked_activation(path, "activation_function", activation)
-    return DenseConfig(folder, in_features, entries.size("out_features"), entries.flag("bias", True), activation)
+    features = entries.size("out_features")
+    return DenseConfig(folder, in_features, features, entries.flag("bias", True), activation, has_residual)

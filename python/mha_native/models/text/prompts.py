@@ -54,8 +54,16 @@ class Settings(NamedTuple):
     max_active_dims: int | None = None  # numbers of a sparse vector that are kept
 
 
+_MAXSIM = ("maxsim", "meanmaxsim")
+
 # The similarity of each type of model without an entry, and whether it has the usual prompts.
-_TYPES = {"SentenceTransformer": ("cosine", True), "CrossEncoder": ("cosine", False), "SparseEncoder": ("dot", True)}
+_TYPES = {
+    "SentenceTransformer": ("cosine", True),
+    "CrossEncoder": ("cosine", False),
+    "SparseEncoder": ("dot", True),
+    "MultiVectorEncoder": ("maxsim", True),
+    "ColBERT": ("maxsim", True),
+}
 
 
 def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> Settings:
@@ -81,7 +89,8 @@ def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> S
             f"{path}: default_prompt_name must be one of prompts, {listed(list(by_name))}; got {shown(default)}"
         )
     name = "similarity_fn_name"
-    similarity = entries.choice(name, *_SIMILARITIES) if entries.has(name) else similarity
+    known = ("MaxSim",) if model_type == "ColBERT" else _MAXSIM if similarity == "maxsim" else _SIMILARITIES
+    similarity = entries.choice(name, *known).lower() if entries.has(name) else similarity
     most = entries.size_or_none("max_active_dims")
     return Settings(Prompts(by_name, default), entries.size_or_none("truncate_dim"), similarity, most)
 

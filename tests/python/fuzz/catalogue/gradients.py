@@ -77,6 +77,29 @@ def _cross_entropy(rng: Generator) -> Made:
     return mha.cross_entropy, arguments | some(rng, more)
 
 
+@entry("maxsim")
+def _maxsim(rng: Generator) -> Made:
+    dtype = dtype_of_call(rng)
+    arguments = {
+        "queries": normal(rng, 5, FEATURES, dtype=dtype),
+        "documents": normal(rng, 7, FEATURES, dtype=dtype),
+        "cu_seqlens_q": np.array([0, 2, 5]),
+        "cu_seqlens_k": np.array([0, 3, 3, 7]),
+    }
+    return mha.maxsim, arguments | some(rng, {"pairs": np.array([[1, 2], [0, 0]]), "num_threads": 2})
+
+
+@entry("quantize_tokens")
+def _quantize_tokens(rng: Generator) -> Made:
+    return mha.quantize_tokens, {"x": normal(rng, 5, FEATURES)} | some(rng, {"num_threads": 2})
+
+
+@entry("reference.maxsim")
+def _reference_maxsim(rng: Generator) -> Made:
+    arguments = _maxsim(rng)[1]
+    return reference.maxsim, {name: x for name, x in arguments.items() if name not in ("pairs", "num_threads")}
+
+
 def _rotation(name: str) -> Maker:
     def make(rng: Generator) -> Made:
         rotary = mha.RotaryEmbedding.from_base(4, 9, interleaved=rng.random() < 0.5)

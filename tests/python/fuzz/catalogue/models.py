@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import tiny_bert
+import tiny_multi_vector
 import tiny_sparse
 
 import mha_native as mha
 import mha_native.interop.onnx
-from mha_native.models import BGEM3Encoder, SentenceEncoder, SparseEncoder
+from mha_native.models import BGEM3Encoder, MultiVectorEncoder, SentenceEncoder, SparseEncoder, TokenEmbeddings
 
 from .entry import (
     BATCH,
+    CATALOGUE,
     HEADS,
     KEYS,
     KV_HEADS,
@@ -27,6 +29,7 @@ from .entry import (
     Arguments,
     Generator,
     Made,
+    Maker,
     attention_inputs,
     dtype_of_call,
     entry,
@@ -309,6 +312,80 @@ def _sparse_astype(_: Generator) -> Made:
 @entry("SparseEncoder.quantize")
 def _sparse_quantize(_: Generator) -> Made:
     return _sparse_encoder().quantize, {"weight_dtype": "int8"}
+
+
+@functools.cache
+def _late_folder() -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    folder = tempfile.TemporaryDirectory()
+    return folder, tiny_multi_vector.write_pylate(Path(folder.name))
+
+
+@functools.cache
+def _late_encoder() -> MultiVectorEncoder:
+    return MultiVectorEncoder.from_pretrained(_late_folder()[1])
+
+
+@functools.cache
+def _late_documents() -> TokenEmbeddings:
+    return _late_encoder().encode_document(["the dog", "", "a b c"])
+
+
+@entry("MultiVectorEncoder.from_pretrained")
+def _late_from_pretrained(rng: Generator) -> Made:
+    more = {"dtype": "float32", "weight_dtype": "int8"}
+    return MultiVectorEncoder.from_pretrained, {"model": _late_folder()[1]} | some(rng, more)
+
+
+def _late_encode(name: str) -> Maker:
+    def make(rng: Generator) -> Made:
+        def arrays(**given: Any) -> Any:
+            return list(getattr(_late_encoder(), name)(**given)[:2])
+
+        return arrays, {"texts": ["the dog", "", "a b c"]} | some(rng, {"num_threads": 1}) | _prompt(rng)
+
+    return make
+
+
+for _name in ("encode_query", "encode_document"):
+    CATALOGUE[f"MultiVectorEncoder.{_name}"] = _late_encode(_name)
+
+
+@entry("MultiVectorEncoder.scores")
+def _late_scores(rng: Generator) -> Made:
+    return functools.partial(_late_encoder().scores, _late_documents(), _late_documents()), {"num_threads": 1}
+
+
+@entry("MultiVectorEncoder.rank")
+def _late_rank(rng: Generator) -> Made:
+    def numbers(**given: Any) -> Any:
+        return np.array([entry["score"] for entry in _late_encoder().rank(documents=_late_documents(), **given)])
+
+    return numbers, {"query": "the dog"} | some(rng, {"top_k": 2, "num_threads": 1})
+
+
+@entry("MultiVectorEncoder.tokens_of")
+def _late_tokens_of(rng: Generator) -> Made:
+    return _late_encoder().tokens_of, _texts(rng)
+
+
+@entry("MultiVectorEncoder.count_tokens")
+def _late_count_tokens(rng: Generator) -> Made:
+    return _late_encoder().count_tokens, _texts(rng)
+
+
+@entry("MultiVectorEncoder.attention_weights")
+def _late_weights(rng: Generator) -> Made:
+    return _late_encoder().attention_weights, {"text": "the dog"} | some(rng, {"num_threads": 1})
+
+
+@entry("MultiVectorEncoder.astype")
+def _late_astype(_: Generator) -> Made:
+    return _late_encoder().astype, {"dtype": "float64"}
+
+
+@entry("MultiVectorEncoder.quantize")
+def _late_quantize(_: Generator) -> Made:
+    return _late_encoder().quantize, {"weight_dtype": "int8"}
 
 
 @entry("use_isa")
