@@ -9,7 +9,7 @@ import numpy as np
 
 from ..functions.progress import Progress
 from ..models import SentenceEncoder
-from . import embed_corpus
+from . import embed_corpus, embed_sparse
 from .errors import UserError, complain
 from .input_texts import Texts, opened, texts_given
 from .model_calls import answers, errors_of_models, loaded
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = "out.npy or out.jsonl; default: JSON lines to standard output, and on a terminal the first eight numbers"
     parser.add_argument("--output", metavar="PATH", help=output)
     parser.add_argument("--plot", metavar="PATH", help="with --explain: draw the weights, to heads.png for example")
+    embed_sparse.add_arguments(parser)
     corpus = parser.add_argument_group("of a folder of files")
     pool = "by a pool of actors of Ray; a run that was killed goes on where it was"
     corpus.add_argument("--ray", action="store_true", help=pool)
@@ -69,12 +70,18 @@ def run(options: argparse.Namespace) -> None:
             refuse("--output does not go with --explain")
         if options.prompt is not None or options.prompt_name is not None:
             refuse("a prompt does not go with --explain")
+    if options.sparse and (options.ray or options.explain is not None):
+        refuse("--sparse does not go with --ray and --explain")
+    if not options.sparse and (options.task is not None or options.max_active_dims is not None):
+        refuse("--task and --max-active-dims need --sparse")
     if options.explain is None and options.plot is not None:
         refuse("--plot needs --explain")
     if options.ray:
         embed_corpus.run(options)
     elif options.explain is not None:
         _explain(options)
+    elif options.sparse:
+        embed_sparse.run(options)
     else:
         _embed(options)
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from ..sentence_transformers import SentenceTransformer
+from ..sentence_transformers import SentenceTransformer, SparseEncoder
 from .input_texts import opened, texts_given
 from .model_calls import answers, errors_of_models, loaded
 from .output import check_lines_output, is_terminal, lines_to, number, refuse_to_replace_source, report, row_of_terminal
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", help="a text")
     lines = "a text in each line, in UTF-8; - reads standard input; empty lines are passed over"
     parser.add_argument("--file", metavar="FILE", required=True, help=lines)
+    parser.add_argument("--sparse", action="store_true", help="by a model of sparse embeddings, such as SPLADE")
     add_results(parser, "lines", _TOP_K)
 
 
@@ -34,7 +35,8 @@ def run(options: argparse.Namespace) -> None:
     refuse_to_replace_source(options.file, output)
     (query,) = texts_given([options.query])
     with opened([], options.file) as source:
-        model = loaded(lambda: SentenceTransformer(options.model, model_kwargs=formats_of(options)))
+        kind = SparseEncoder if options.sparse else SentenceTransformer
+        model = loaded(lambda: kind(options.model, model_kwargs=formats_of(options)))
         with errors_of_models():
             wanted = model.encode_query(query)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .. import _core
 from ..functions.arrays import widened
 from ..functions.messages import in_the_name_of, name_of_type
 from ..functions.runtime import threads_of_call
@@ -155,6 +156,9 @@ class BGEM3Encoder(TextEncoder):
         """
         name = f"{type(self).__name__}.encode"
         threads = threads_of_call(name, num_threads)
+        return_dense = _core.boolean(name, "return_dense", return_dense)
+        return_sparse = _core.boolean(name, "return_sparse", return_sparse)
+        return_colbert_vecs = _core.boolean(name, "return_colbert_vecs", return_colbert_vecs)
         given = [texts] if isinstance(texts, str) else list(checked_texts(name, texts))
         dense, done = np.empty((len(given), self._head.features), np.float32), 0
         weights: list[dict[str, np.float32]] = []

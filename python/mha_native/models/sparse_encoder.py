@@ -291,7 +291,7 @@ class SparseEncoder(TextEncoder):
         call = self._call(name, prompt_name, prompt, task, max_active_dims, num_threads)
         return self._embeddings(name, checked_texts(name, texts), call)
 
-    def decode(self, embeddings: SparseEmbeddings, *, top_k: int | None = None) -> list[list[tuple[str, float]]]:
+    def decode(self, embeddings: SparseEmbeddings, *, top_k: int | None = None) -> list[list[tuple[str | None, float]]]:
         """Return the tokens of embeddings with their numbers, the largest first.
 
         Parameters
@@ -314,9 +314,14 @@ class SparseEncoder(TextEncoder):
         for i in range(embeddings.num_texts):
             indices, values = embeddings.row(i)
             order = np.argsort(-values, kind="stable")[:most]
-            words = [self._tokenizer.library.id_to_token(int(indices[j])) for j in order]
+            words = [self.token(indices[j]) for j in order]
             found.append(list(zip(words, values[order].tolist(), strict=True)))
         return found
+
+    def token(self, index: int) -> str | None:
+        """Return the token of a feature, as the tokenizer writes it; None for a feature without a token."""
+        token: str | None = self._tokenizer.library.id_to_token(int(index))
+        return token
 
     def _options_of(self, task: str, names: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a call for a task, with the first prompt among `names` unless another is given."""

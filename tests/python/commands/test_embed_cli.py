@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_bert
+import tiny_sparse
 from command_line import assert_refused, run
 from terminal import Terminal
 from tolerance import assert_same_bits
@@ -22,7 +23,7 @@ from tolerance import assert_same_bits
 from mha_native.__main__ import main
 from mha_native.commands import input_texts
 from mha_native.functions import progress as _progress
-from mha_native.models import SentenceEncoder
+from mha_native.models import SentenceEncoder, SparseEncoder
 from mha_native.models.text import batching as _batching
 
 Array = np.ndarray[Any, Any]
@@ -50,6 +51,30 @@ def test_texts_to_json_lines(directory: str, expected: Array, capsys: pytest.Cap
     texts, embeddings = _read_json_lines(out)
     assert texts == LINES
     assert_same_bits(embeddings, expected)
+
+
+def test_sparse_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home, output = str(tiny_sparse.write_files(tmp_path / "model")), tmp_path / "out.jsonl"
+    model = SparseEncoder.from_pretrained(home)
+    command = ["embed", "--model", home, "--sparse", "--task", "query", "--max-active-dims", "2"]
+    code, out, err = run(capsys, *command, "the dog cat", "a")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    expected = model.encode(["the dog cat", "a"], task="query", max_active_dims=2)
+    for i, entry in enumerate(found):
+        indices, values = expected.row(i)
+        assert entry["indices"] == indices.tolist()
+        assert np.array_equal(np.array(entry["values"], np.float32), values)
+        assert entry["tokens"] == [tiny_bert.WORDS[index] for index in entry["indices"]]
+    code, out, err = run(capsys, "embed", "--model", home, "--sparse", "the dog", "--output", str(output))
+    assert (code, out, err) == (0, f"1 sparse embeddings of 37 features: {output}\n", "")
+    with Terminal("embed", "--model", home, "--sparse", "the dog") as terminal:
+        status, shown = terminal.end()
+    (token, number), *_ = model.decode(model.encode("the dog"))[0]
+    assert status == 0
+    assert shown.splitlines()[1].startswith(f"  {token} {number:.2f}, ")
+    assert run(capsys, "embed", "--model", home, "--sparse", "a", "--output", "x.npy")[0] == 2
+    assert run(capsys, "embed", "--model", home, "--task", "query", "a")[0] == 2
 
 
 def test_a_text_stays_as_it_was_typed(directory: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,11 +13,12 @@ import pytest
 pytest.importorskip("tokenizers")
 
 import tiny_bert
+import tiny_sparse
 from command_line import assert_refused, run
 from terminal import Terminal
 
 from mha_native.commands import search
-from mha_native.models import SentenceEncoder
+from mha_native.models import SentenceEncoder, SparseEncoder
 
 NOTES = Path(__file__).resolve().parents[3] / "examples" / "town_notes.txt"
 QUERY = "old couch"
@@ -42,6 +43,20 @@ def test_the_best_lines_of_a_file(
     code, printed, err = run(capsys, *command, "--top-k", "2", "--output", str(output))
     assert (code, printed, err) == (0, f"2 of 30 lines: {output}\n", "")
     assert output.read_text(encoding="utf-8").splitlines() == out.splitlines()[:2]
+
+
+def test_search_by_sparse_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An inference-free model: the query is looked up, and lines are computed."""
+    directory, file = tiny_sparse.write_files(tmp_path / "model"), tmp_path / "lines.txt"
+    lines = ["the dog", "the cat !", "dog dog", "a b c"]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    model = SparseEncoder.from_pretrained(directory)
+    scores = model.encode_query("dog !").dot(model.encode_document(lines))[0]
+    code, out, err = run(capsys, "search", "--sparse", "--model", str(directory), "--file", str(file), "dog !")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert [entry["corpus_id"] for entry in found] == np.argsort(-scores, kind="stable").tolist()
+    np.testing.assert_allclose(sorted(-entry["score"] for entry in found), sorted(-scores), rtol=1e-6)
 
 
 def test_lines_of_a_pipe_and_on_a_terminal(tmp_path: Path) -> None:
