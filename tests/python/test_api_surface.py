@@ -73,7 +73,12 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
 }
 LANGUAGE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SEQ2SEQ_MODEL = "facebook/bart-large-cnn"
-SPARSE_MODEL = "naver/splade-v3"
+# Sparse models, with the functions of tiny_sparse that write them.
+SPARSE_MODELS = {
+    "naver/splade-v3": "write_plain",
+    "opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill": "write_files",
+    "BAAI/bge-m3": "write_bge",
+}
 SPEECH_MODEL = "openai/whisper-tiny.en"
 SPOKEN_MODEL = "tiny.en"  # with the weights of the package, in documents that have text of recordings
 
@@ -149,7 +154,7 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
     """Enter an empty folder, without a network: it has the models that `code` names in full, and no other."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_CACHE", str(folder / "cache"))
-    for name in (*CLASSIFIERS, LANGUAGE_MODEL, SEQ2SEQ_MODEL, SPARSE_MODEL, SPEECH_MODEL):
+    for name in (*CLASSIFIERS, LANGUAGE_MODEL, SEQ2SEQ_MODEL, *SPARSE_MODELS, SPEECH_MODEL):
         (folder / name).parent.mkdir(exist_ok=True)
     if f'"{SENTENCE_MODEL}"' in code:
         (folder / SENTENCE_MODEL).symlink_to(request.getfixturevalue("model_directory").resolve())
@@ -173,12 +178,13 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
         import tiny_generators
 
         tiny_generators.write(folder / SEQ2SEQ_MODEL, tiny_generators.config("bart"))
-    if f'"{SPARSE_MODEL}"' in code:
-        pytest.importorskip("tokenizers")
-        pytest.importorskip("safetensors")
-        import tiny_bert
+    for name, written in SPARSE_MODELS.items():
+        if f'"{name}"' in code:
+            pytest.importorskip("tokenizers")
+            pytest.importorskip("safetensors")
+            import tiny_sparse
 
-        tiny_bert.write_masked(folder / SPARSE_MODEL)
+            getattr(tiny_sparse, written)(folder / name)
     if f'"{SPOKEN_MODEL}"' in code:
         pytest.importorskip("tokenizers")
         from recordings import recording_file

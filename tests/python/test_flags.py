@@ -23,6 +23,7 @@ OFFSETS = np.array([0, 3])
 
 SENTENCES, LANGUAGE, TRANSLATOR = "models.SentenceEncoder", "models.CausalLM", "models.Seq2SeqLM"
 SPARSE = "models.SparseEncoder"
+BGE = "models.BGEM3Encoder"
 LAYER = mha.MultiHeadAttention(8, 2, seed=0)
 BLOCKS: dict[str, Any] = {
     "EncoderLayer": mha.EncoderLayer(8, 2, 8),
@@ -97,11 +98,18 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[.
         **_of_reader(
             SPARSE, models.SparseEncoder.from_pretrained(tiny_bert.write_masked(tmp_path_factory.mktemp("mlm")))
         ),
+        **_of_bge(tmp_path_factory.mktemp("bge")),
         **_of_classifiers(tmp_path_factory),
         **_of_language_model(tmp_path_factory.mktemp("language_model")),
         **_of_translator(tmp_path_factory.mktemp("translator")),
         **_of_speech(tmp_path_factory.mktemp("speech")),
     }
+
+
+def _of_bge(folder: Path) -> dict[str, Callable[..., Any]]:
+    tiny_sparse = pytest.importorskip("tiny_sparse")
+    model = models.BGEM3Encoder.from_pretrained(tiny_sparse.write_bge(folder))
+    return {f"{BGE}.encode": lambda **flags: model.encode("dog", **flags), **_of_reader(BGE, model)}
 
 
 def _of_language_model(folder: Path) -> dict[str, Callable[..., Any]]:

@@ -71,8 +71,8 @@ class SparseEncoder(Embedder):
     >>> from mha_native.sentence_transformers import SparseEncoder
     >>> model = SparseEncoder("naver/splade-v3")
     >>> documents = model.encode_document(["Children swim for free.", "Bulky waste is collected on Mondays."])
-    >>> model.similarity(model.encode_query("an old couch"), documents).shape
-    torch.Size([1, 2])
+    >>> list(model.similarity(model.encode_query("an old couch"), documents).shape)
+    [1, 2]
     """
 
     _encoder: models.SparseEncoder

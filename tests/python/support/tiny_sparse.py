@@ -10,6 +10,7 @@ import numpy as np
 import tiny_bert
 import tiny_tokenizers
 from checkpoints import write_folder
+from safetensors.numpy import save_file
 
 TEXTS = ["the dog", "", "abba a dog", "unknown", "the " * 50, "[CLS] a"]
 _SIZES = {
@@ -98,3 +99,18 @@ def write_files(folder: Path) -> Path:
     numbers = np.random.default_rng(5).uniform(0.5, 3, tiny_bert.config()["vocab_size"]).astype(np.float32)
     write_folder(folder / words, {}, {"weight": numbers})
     return write_folder(folder, files)
+
+
+def write_bge(folder: Path) -> Path:
+    """Write a model with the two further heads of BGE-M3, without torch."""
+    rng = np.random.default_rng(3)
+    tiny_bert.write(folder)
+    for name, features in (("sparse_linear", 1), ("colbert_linear", 24)):
+        weights = {"weight": rng.standard_normal((features, 24), np.float32), "bias": np.ones(features, np.float32)}
+        save_file(weights, folder / f"{name}.safetensors")
+    return folder
+
+
+def write_plain(folder: Path) -> Path:
+    """Write a masked language model, without torch."""
+    return tiny_bert.write_masked(folder)

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import tiny_bert
+import tiny_sparse
 
 import mha_native as mha
 import mha_native.interop.onnx
-from mha_native.models import SentenceEncoder, SparseEncoder
+from mha_native.models import BGEM3Encoder, SentenceEncoder, SparseEncoder
 
 from .entry import (
     BATCH,
@@ -146,7 +147,7 @@ def _sentence_quantize(_: Generator) -> Made:
 @functools.cache
 def _sparse_folder() -> tuple[tempfile.TemporaryDirectory[str], Path]:
     folder = tempfile.TemporaryDirectory()
-    return folder, tiny_bert.write_masked(Path(folder.name))
+    return folder, tiny_sparse.write_files(Path(folder.name))
 
 
 @functools.cache
@@ -161,7 +162,7 @@ def _sparse_from_pretrained(rng: Generator) -> Made:
 
 
 def _sparse_options(rng: Generator) -> Arguments:
-    return some(rng, {"max_active_dims": 3, "num_threads": 1}) | _prompt(rng)
+    return some(rng, {"max_active_dims": 3, "num_threads": 1, "task": "query"}) | _prompt(rng)
 
 
 @entry("SparseEncoder.encode")
@@ -178,6 +179,105 @@ def _sparse_batches(rng: Generator) -> Made:
         return [array for found in _sparse_encoder().encode_batches(**given) for array in found[:3]]
 
     return arrays, {"texts": ["the dog", "", "a b c"]} | _sparse_options(rng)
+
+
+@entry("SparseEncoder.encode_query")
+def _sparse_query(rng: Generator) -> Made:
+    def arrays(**given: Any) -> Any:
+        return list(_sparse_encoder().encode_query(**given)[:3])
+
+    return arrays, {"texts": ["the dog", "", "a b c"]} | some(rng, {"max_active_dims": 3, "num_threads": 1})
+
+
+@entry("SparseEncoder.encode_document")
+def _sparse_document(rng: Generator) -> Made:
+    def arrays(**given: Any) -> Any:
+        return list(_sparse_encoder().encode_document(**given)[:3])
+
+    return arrays, {"texts": ["the dog", "", "a b c"]} | some(rng, {"max_active_dims": 3, "num_threads": 1})
+
+
+@entry("SparseEncoder.looks_up")
+def _sparse_looks_up(rng: Generator) -> Made:
+    return _sparse_encoder().looks_up, some(rng, {"task": "query"})
+
+
+@entry("SparseEncoder.token")
+def _sparse_token(rng: Generator) -> Made:
+    return _sparse_encoder().token, {"index": int(rng.integers(30))}
+
+
+@functools.cache
+def _bge_folder() -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    folder = tempfile.TemporaryDirectory()
+    return folder, tiny_sparse.write_bge(Path(folder.name))
+
+
+@functools.cache
+def _bge_m3() -> BGEM3Encoder:
+    return BGEM3Encoder.from_pretrained(_bge_folder()[1])
+
+
+@entry("BGEM3Encoder.from_pretrained")
+def _bge_from_pretrained(rng: Generator) -> Made:
+    more = {"dtype": "float32", "weight_dtype": "int8"}
+    return BGEM3Encoder.from_pretrained, {"model": _bge_folder()[1]} | some(rng, more)
+
+
+@entry("BGEM3Encoder.encode")
+def _bge_encode(rng: Generator) -> Made:
+    more = {"return_dense": False, "return_sparse": True, "return_colbert_vecs": True, "num_threads": 1}
+    return _bge_m3().encode, {"texts": ["the dog", "", "a b c"]} | some(rng, more)
+
+
+@entry("BGEM3Encoder.encode_sparse")
+def _bge_encode_sparse(rng: Generator) -> Made:
+    def arrays(**given: Any) -> Any:
+        return list(_bge_m3().encode_sparse(**given)[:3])
+
+    return arrays, {"texts": ["the dog", "", "a b c"]} | some(rng, {"num_threads": 1})
+
+
+@entry("BGEM3Encoder.compute_score")
+def _bge_score(rng: Generator) -> Made:
+    more = {"weights_for_different_modes": [0.4, 0.2, 0.4], "num_threads": 1}
+    return _bge_m3().compute_score, {"sentence_pairs": [("the dog", "a"), ("", "b")]} | some(rng, more)
+
+
+@entry("BGEM3Encoder.compute_lexical_matching_score")
+def _bge_lexical(rng: Generator) -> Made:
+    weights = {"lexical_weights_1": {"5": 0.5, "7": 1.0}, "lexical_weights_2": {"7": 0.25}}
+    return BGEM3Encoder.compute_lexical_matching_score, weights
+
+
+@entry("BGEM3Encoder.colbert_score")
+def _bge_colbert(rng: Generator) -> Made:
+    return BGEM3Encoder.colbert_score, {"query": normal(rng, 2, 24), "document": normal(rng, 3, 24)}
+
+
+@entry("BGEM3Encoder.tokens_of")
+def _bge_tokens_of(rng: Generator) -> Made:
+    return _bge_m3().tokens_of, _texts(rng)
+
+
+@entry("BGEM3Encoder.count_tokens")
+def _bge_count_tokens(rng: Generator) -> Made:
+    return _bge_m3().count_tokens, _texts(rng)
+
+
+@entry("BGEM3Encoder.attention_weights")
+def _bge_weights(rng: Generator) -> Made:
+    return _bge_m3().attention_weights, {"text": "the dog"} | some(rng, {"num_threads": 1})
+
+
+@entry("BGEM3Encoder.astype")
+def _bge_astype(_: Generator) -> Made:
+    return _bge_m3().astype, {"dtype": "float64"}
+
+
+@entry("BGEM3Encoder.quantize")
+def _bge_quantize(_: Generator) -> Made:
+    return _bge_m3().quantize, {"weight_dtype": "int8"}
 
 
 @entry("SparseEncoder.decode")
