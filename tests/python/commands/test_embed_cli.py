@@ -67,7 +67,7 @@ def test_sparse_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert np.array_equal(np.array(entry["values"], np.float32), values)
         assert entry["tokens"] == [tiny_bert.WORDS[index] for index in entry["indices"]]
     code, out, err = run(capsys, "embed", "--model", home, "--sparse", "the dog", "--output", str(output))
-    assert (code, out, err) == (0, f"1 sparse embeddings of 37 features: {output}\n", "")
+    assert (code, out, err) == (0, f"1 sparse embeddings of {model.embed_dim} features: {output}\n", "")
     with Terminal("embed", "--model", home, "--sparse", "the dog") as terminal:
         status, shown = terminal.end()
     (token, number), *_ = model.decode(model.encode("the dog"))[0]

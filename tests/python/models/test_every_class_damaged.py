@@ -92,6 +92,11 @@ def _oracle(name: str) -> Callable[[Path], list[Any]] | None:
     def embeddings(home: Path) -> list[Any]:
         return [sentence_transformers.SentenceTransformer(str(home), device="cpu", model_kwargs=float32).encode(TEXTS)]
 
+    def sparse(home: Path) -> list[Any]:
+        model = sentence_transformers.SparseEncoder(str(home), device="cpu", model_kwargs=float32)
+        found = model.encode_query(TEXTS), model.encode_document(TEXTS)
+        return [each.to_dense().numpy() for each in found]
+
     def pairs(home: Path) -> list[Any]:
         return [sentence_transformers.CrossEncoder(str(home), device="cpu", model_kwargs=float32).predict(PAIRS)]
 
@@ -153,6 +158,7 @@ def _oracle(name: str) -> Callable[[Path], list[Any]] | None:
         "SentenceEncoder": embeddings,
         "SentenceEncoder of words": embeddings,
         "SentenceTransformer": embeddings,
+        "SparseEncoder": sparse,
         "CrossEncoder": pairs,
         "TextClassifier": scores,
         "TokenClassifier": entities,

@@ -29,6 +29,7 @@ import tiny_encoders
 import tiny_families
 import tiny_generators
 import tiny_language_model
+import tiny_sparse
 import tiny_speech
 from checkpoints import write_folder
 from damage import ODD, damaged_bytes, damaged_json
@@ -93,6 +94,19 @@ def _static_model(folder: Path, family: str) -> None:
         write_folder(folder, files | {"modules.json": modules}, {"embedding.weight": words})
 
 
+def _sparse_model(folder: Path, family: str) -> None:
+    if family == "router":
+        tiny_sparse.write_files(folder, _tokenizer_files())
+    else:
+        tiny_bert.write_masked(folder)
+        write_folder(folder, _tokenizer_files())
+
+
+def _bge_model(folder: Path, family: str) -> None:
+    tiny_sparse.write_bge(folder)
+    write_folder(folder, _tokenizer_files())
+
+
 def _text_classifier(folder: Path, family: str) -> None:
     tiny_classifiers.write(folder, family, 3, files=_tokenizer_files(pairs=True))
 
@@ -142,6 +156,20 @@ def _sentence_transformer(folder: Path) -> list[Any]:
     from mha_native.sentence_transformers import SentenceTransformer
 
     return [SentenceTransformer(str(folder)).encode(TEXTS)]
+
+
+def _sparse_encoder(folder: Path) -> list[Any]:
+    from mha_native.models import SparseEncoder
+
+    model = SparseEncoder.from_pretrained(folder)
+    return [model.encode_query(TEXTS).to_dense(), model.encode_document(TEXTS).to_dense()]
+
+
+def _bge_encoder(folder: Path) -> list[Any]:
+    from mha_native.models import BGEM3Encoder
+
+    found = BGEM3Encoder.from_pretrained(folder).encode(TEXTS, return_sparse=True, return_colbert_vecs=True)
+    return [found["dense_vecs"], found["lexical_weights"]]
 
 
 def _cross_encoder(folder: Path) -> list[Any]:
@@ -208,6 +236,8 @@ CLASSES = {
     "SentenceEncoder": Opened(_sentence_model, _sentence_encoder, _SENTENCES),
     "SentenceTransformer": Opened(_sentence_model, _sentence_transformer, _SENTENCES),
     "SentenceEncoder of words": Opened(_static_model, _sentence_encoder, ("static", "model2vec")),
+    "SparseEncoder": Opened(_sparse_model, _sparse_encoder, ("router", "plain")),
+    "BGEM3Encoder": Opened(_bge_model, _bge_encoder, ("bge",)),
     "CrossEncoder": Opened(_text_classifier, _cross_encoder, _CLASSIFIERS),
     "TextClassifier": Opened(_text_classifier, _classified, _CLASSIFIERS),
     "TokenClassifier": Opened(_token_classifier, _tagged, ("bert", "roberta")),

@@ -118,9 +118,9 @@ def write(
     return write_folder(directory, contents)
 
 
-def write_masked(directory: Path) -> Path:
+def write_masked(directory: Path, **changes: Any) -> Path:
     """Write the directory of a masked language model, as transformers saves it."""
-    settings = config(architectures=["BertForMaskedLM"])
+    settings = config(architectures=["BertForMaskedLM"], **changes)
     width, head = settings["hidden_size"], "cls.predictions."
     shapes: Shapes = affine(f"{head}transform.dense", width, width) | affine(f"{head}transform.LayerNorm", width)
     weights = {f"bert.{name}": tensor for name, tensor in tensors(settings).items()}

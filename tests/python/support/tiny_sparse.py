@@ -76,9 +76,12 @@ def write(folder: Path, family: str = "bert", with_router: bool = False, **optio
     return folder
 
 
-def write_files(folder: Path) -> Path:
-    """Write a model with a router, without torch: a transformer in its folder, and static numbers of tokens."""
-    tiny_bert.write_masked(folder)
+def write_files(folder: Path, files: dict[str, Any] | None = None) -> Path:
+    """Write a model with a router, without torch: a transformer in its folder, and static numbers of tokens.
+
+    `files` are written to both folders with a tokenizer.
+    """
+    tiny_bert.write_masked(folder, vocab_size=len(tiny_bert.WORDS))
     modules, words = "sentence_transformers.sparse_encoder.models.", "query_0_SparseStaticEmbedding"
     kinds = {words: "SparseStaticEmbedding", "": "MLMTransformer", "document_1_SpladePooling": "SpladePooling"}
     router = {
@@ -87,7 +90,7 @@ def write_files(folder: Path) -> Path:
         "parameters": {"default_route": "document", "allow_empty_key": True},
     }
     pooling = {"pooling_strategy": "max", "activation_function": "log1p_relu", "word_embedding_dimension": None}
-    files = {
+    contents = {
         "modules.json": [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}],
         "router_config.json": router,
         "config_sentence_transformers.json": {"model_type": "SparseEncoder", "prompts": {"query": "the "}},
@@ -96,9 +99,11 @@ def write_files(folder: Path) -> Path:
         f"{words}/tokenizer.json": json.loads(tiny_bert.tokenizer().to_str()),
         f"{words}/tokenizer_config.json": {"model_max_length": 12},
     }
-    numbers = np.random.default_rng(5).uniform(0.5, 3, tiny_bert.config()["vocab_size"]).astype(np.float32)
+    for name, value in (files or {}).items():
+        contents |= {name: value, f"{words}/{name}": value}
+    numbers = np.random.default_rng(5).uniform(0.5, 3, len(tiny_bert.WORDS)).astype(np.float32)
     write_folder(folder / words, {}, {"weight": numbers})
-    return write_folder(folder, files)
+    return write_folder(folder, contents)
 
 
 def write_bge(folder: Path) -> Path:
