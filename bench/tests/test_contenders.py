@@ -48,6 +48,7 @@ CASES = [
 ]
 TEXTS = dataclasses.replace(SENTENCES, name="texts", Tq=9, Tk=9, shortest=3, texts=True)
 PAIRS = dataclasses.replace(TEXTS, name="pairs", Tq=20, Tk=20, shortest=12, pairs=True)
+SPARSE = dataclasses.replace(TEXTS, name="sparse", V=30522, sparse=True)
 MODERN = dataclasses.replace(
     SENTENCES, name="modernbert", family="modernbert", Tq=9, Tk=9, F=32, layers=4, shortest=9, window=(2, 2)
 )
@@ -71,7 +72,7 @@ EXPERTS = Case(
 LINEAR = dataclasses.replace(EXPERTS, name="linear", kind="linear", E=256, D=256, F=36, X=0, used=0)
 CASES += [LINEAR, dataclasses.replace(LINEAR, Tq=1, Tk=1)]
 CASES += [*BACKWARD.values(), EXPERTS, dataclasses.replace(EXPERTS, Tq=1, Tk=1)]
-CASES += [TEXTS, dataclasses.replace(TEXTS, B=1, shortest=9), PAIRS]
+CASES += [TEXTS, dataclasses.replace(TEXTS, B=1, shortest=9), PAIRS, SPARSE]
 CASES += [MODERN, dataclasses.replace(MODERN, shortest=4), *(dataclasses.replace(DECODER, Tq=n) for n in (1, 4, 9))]
 CASES += [dataclasses.replace(DECODER, B=2, Tq=n) for n in (1, 4)]
 WIDE = dataclasses.replace(DECODER, D=64, E=256, F=256, Tk=4)  # of as many features as a block
@@ -79,7 +80,7 @@ REDUCED = [
     dataclasses.replace(case, **changes)
     for changes in ({"dtype": "bf16"}, {"dtype": "f16"}, {"weights": "bf16"}, {"weights": "int8"})
     for case in CASES
-    if case.kind != "training"
+    if case.kind != "training" and not case.sparse  # whose head is in float32
     if ("weights" if case.kind == "decoder" else "dtype") in changes or (case.is_layer and case.kind != "decoder")
     if not case.changes_scores and (case.window is None or case.family)
 ] + [dataclasses.replace(CACHED, cache="int8", pages=pages) for pages in ("", "shared")]
@@ -102,7 +103,7 @@ KNOWN = {
     "transformers": {
         "sentences f32", "sentences bf16", "modernbert f32", "modernbert bf16", "decoder f32", "experts f32",
     },
-    "sentence-transformers": {"texts f32", "texts bf16", "pairs f32", "pairs bf16"},
+    "sentence-transformers": {"texts f32", "texts bf16", "pairs f32", "pairs bf16", "sparse f32"},
     "openvino": {
         f"{kind} {dtype}"
         for kind in ("sdpa", "cached", "mha", "encoder_layer", "sentences", "modernbert")
@@ -115,7 +116,7 @@ KNOWN = {
 
 def model_of(case: Case) -> Case:
     """The case whose model this one runs on."""
-    return PAIRS if case.pairs else MODERN if case.family else SENTENCES
+    return PAIRS if case.pairs else SPARSE if case.sparse else MODERN if case.family else SENTENCES
 
 
 @pytest.fixture(params=["mha_native", *PEERS])
@@ -132,7 +133,7 @@ def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path)
     if contender.name == "torch" and shutil.which("g++") is None:
         pytest.skip("torch compiles some forms with a C++ compiler")
     if find_spec("safetensors") and find_spec("tokenizers"):
-        for case in (SENTENCES, PAIRS, MODERN):
+        for case in (SENTENCES, PAIRS, SPARSE, MODERN):
             (tmp_path / model_of(case).name).mkdir()
             write_model(case, tmp_path / model_of(case).name)
     computed, reasons = set(), []
@@ -159,13 +160,15 @@ def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path)
             assert error <= bound, (program.label, case)
         for array, same in zip(inputs.arrays, before, strict=True):
             np.testing.assert_array_equal(array, same)
-        what = "pairs" if case.pairs else "texts" if case.texts else case.family or case.kind
+        what = (
+            "sparse" if case.sparse else "pairs" if case.pairs else "texts" if case.texts else case.family or case.kind
+        )
         computed.add(f"{what} {case.dtype}")
     assert all(0 < len(reason) < 50 for reason in reasons)
     known = KNOWN.get(contender.name, set().union(*KNOWN.values()))
     unknown = [
         *([] if find_spec("ml_dtypes") else ["bf16"]),
-        *([] if any(tmp_path.iterdir()) else ["sentences", "texts", "pairs", "modernbert"]),
+        *([] if any(tmp_path.iterdir()) else ["sentences", "texts", "pairs", "sparse", "modernbert"]),
     ]
     assert computed >= {one for one in known if not any(word in one for word in unknown)}
 

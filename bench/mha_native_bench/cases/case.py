@@ -107,6 +107,7 @@ class Case:
     cold: bool = False
     texts: bool = False
     pairs: bool = False
+    sparse: bool = False
     against: str = ""
     weights: str = ""
     cache: str = ""
@@ -137,8 +138,12 @@ class Case:
             raise ValueError(f"case {self.name}: a step has one query, which sees all keys")
         if self.is_layer and (self.E != self.H * self.D or (self.Hk != self.H and self.kind != "decoder")):
             raise ValueError(f"case {self.name}: a layer has E = H * D and, but in a decoder, Hk = H")
-        if (self.kind == "decoder") != (self.V > 0) or (self.V and (self.dtype != "f32" or self.causal)):
-            raise ValueError(f"case {self.name}: a decoder, and no other, has V; it is in f32, and causal by itself")
+        if (self.kind == "decoder" or self.sparse) != (self.V > 0) or (self.V and (self.dtype != "f32" or self.causal)):
+            raise ValueError(
+                f"case {self.name}: decoders and sparse embeddings have V, no others; decoders are causal by themselves"
+            )
+        if self.sparse and (not self.texts or self.pairs or self.family):
+            raise ValueError(f"case {self.name}: sparse embeddings are of texts by a BERT")
         if self.family and (self.kind, self.family) != ("sentences", "modernbert"):
             raise ValueError(f"case {self.name}: a family is that of sentences, and modernbert if it is not BERT")
         if self.kind == "decoder" and self.Tk < self.Tq:
@@ -359,8 +364,10 @@ class Case:
         Attention: 2 D for the score and 2 D for the weighted value of each visible pair. A layer adds 2 E^2 for each
         row of its four projections, of which keys and values have the rows of the memory, and 2 E F for each row of
         the two products of a feed-forward, or of three. Groups of heads have narrower keys and values. A decoder adds
-        2 E V for the last row of each sequence. The gradient of attention has five products where attention has two,
-        the gradient of a linear map two where the map has one; training has both passes.
+        2 E V for the last row of each sequence, and the head of sparse embeddings 2 E (E + V) for each row.
+
+        The gradient of attention has five products where attention has two, the gradient of a linear map two where the
+        map has one; training has both passes.
         """
         if self.kind == "attention_backward":
             return 10 * self.H * self.D * self.visible_pairs
@@ -378,7 +385,8 @@ class Case:
         products = queries * self.matrices_of_layer
         if self.is_cross:
             products += (self.B * self.Tk - queries) * of_memory
-        attention, maps = 4 * self.H * self.D * pairs, 2 * self.layers * products + 2 * self.B * self.E * self.V
+        of_head = queries * self.E * (self.E + self.V) if self.sparse else self.B * self.E * self.V
+        attention, maps = 4 * self.H * self.D * pairs, 2 * self.layers * products + 2 * of_head
         return attention * 7 // 2 + 3 * maps if self.kind == "training" else attention + maps
 
     @property

@@ -100,18 +100,21 @@ def logits(case: Case, sequences: Texts) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=1)
 def sentence_oracle(case: Case, texts: Texts, directory: Path) -> NDArray[np.float64]:
-    """Embeddings [B, E] of length 1, or scores [B] of pairs, by the model in `directory`, one text at a time."""
+    """Embeddings [B, E] of length 1, sparse ones [B, V], or scores [B] of pairs, by the model in `directory`."""
     from safetensors.numpy import load_file
 
     tensors = {
         name.removeprefix("bert."): tensor for name, tensor in load_file(directory / "model.safetensors").items()
     }
     rows_of = partial(modernbert_rows, case, tensors) if case.family else bert(case, tensors, directory)
-    results = np.empty(case.B if case.pairs else (case.B, case.E))
+    results = np.empty(case.B if case.pairs else (case.B, case.V or case.E))
     for i, text in enumerate(texts):
         rows = rows_of(np.array(text))
         if case.pairs:
             results[i] = score(rows[0], tensors)
+            continue
+        if case.sparse:
+            results[i] = sparse_numbers(rows, tensors)
             continue
         mean = rows.mean(axis=0)
         results[i] = mean / np.linalg.norm(mean)
@@ -140,6 +143,20 @@ def score(first: NDArray[np.float64], tensors: dict[str, Array]) -> float:
     pooled = np.tanh(tensors["pooler.dense.weight"].astype(np.float64) @ first + tensors["pooler.dense.bias"])
     logit = tensors["classifier.weight"][0].astype(np.float64) @ pooled + tensors["classifier.bias"][0]
     return float(1 / (1 + np.exp(-logit)))
+
+
+def sparse_numbers(rows: NDArray[np.float64], tensors: dict[str, Array]) -> NDArray[np.float64]:
+    """The numbers [V] of a text from its rows [T, E]: ``log(1 + relu(largest logit))``."""
+    head = {name: tensor.astype(np.float64) for name, tensor in tensors.items() if name.startswith("cls.predictions.")}
+    dense, norm = "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"
+    states = reference.linear(rows, head[f"{dense}.weight"], head[f"{dense}.bias"])
+    states = reference.activate(states, "gelu")
+    states = reference.layer_norm(states, head[f"{norm}.weight"], head[f"{norm}.bias"], eps=1e-12)
+    words = tensors["embeddings.word_embeddings.weight"].astype(np.float64)
+    numbers: NDArray[np.float64] = np.log1p(
+        np.maximum((states @ words.T).max(axis=0) + head["cls.predictions.bias"], 0)
+    )
+    return numbers
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:

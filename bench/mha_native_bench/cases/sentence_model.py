@@ -51,13 +51,15 @@ class Models:
         """Where the model of `case` is; None for a case that needs no model."""
         if case.kind != "sentences":
             return None
-        if self._given is not None and not case.pairs and not case.family:  # the given one is a BERT without a head
+        has_head = case.pairs or case.sparse
+        if self._given is not None and not has_head and not case.family:  # the given one is a BERT without a head
             check_model(case, self._given)
             return self._given
         if self._written is None:
             self._written = TemporaryDirectory()
         sizes = (
-            f"{case.layers} {case.E} {case.H} {case.F} {case.activation}{' pairs' * case.pairs} {case.family}".strip()
+            f"{case.layers} {case.E} {case.H} {case.F} {case.activation}"
+            f"{' pairs' * case.pairs}{' sparse' * case.sparse} {case.family}".strip()
         )
         directory = Path(self._written.name) / sizes
         if not directory.exists():
@@ -112,13 +114,20 @@ def bert_tensors(case: Case) -> dict[str, Array]:
         tensors |= {"pooler.dense.weight": normal(case.E, case.E), "pooler.dense.bias": normal(case.E)}
         tensors = {f"bert.{name}": tensor for name, tensor in tensors.items()}  # as of any model with a head
         tensors |= {"classifier.weight": normal(1, case.E), "classifier.bias": normal(1)}
+    if case.sparse:
+        head = "cls.predictions."
+        tensors = {f"bert.{name}": tensor for name, tensor in tensors.items()}
+        tensors |= {f"{head}transform.dense.weight": normal(case.E, case.E)}
+        tensors |= {f"{head}transform.dense.bias": normal(case.E), f"{head}bias": normal(VOCABULARY)}
+        tensors |= {f"{head}transform.LayerNorm.weight": 1 + normal(case.E)}
+        tensors |= {f"{head}transform.LayerNorm.bias": normal(case.E)}
     return tensors
 
 
 def bert_config(case: Case) -> dict[str, Any]:
     return {
         "model_type": "bert",
-        "architectures": ["BertForSequenceClassification" if case.pairs else "BertModel"],
+        "architectures": [class_of(case)],
         "id2label": {"0": "LABEL_0"},
         "intermediate_size": case.F,
         "hidden_act": case.activation,
@@ -126,6 +135,13 @@ def bert_config(case: Case) -> dict[str, Any]:
         "type_vocab_size": 2,
         "layer_norm_eps": EPS,
     }
+
+
+def class_of(case: Case) -> str:
+    """The class of the model in transformers."""
+    if case.sparse:
+        return "BertForMaskedLM"
+    return "BertForSequenceClassification" if case.pairs else "BertModel"
 
 
 def write_tokenizer(directory: Path, positions: int) -> None:

@@ -105,15 +105,21 @@ def gradients(case: Case, inputs: Inputs, options: dict[str, Any]) -> Callable[[
 
 def of_texts(case: Case, inputs: Inputs, threads: int) -> Program:
     """The class that stands in the place of that of sentence-transformers."""
+    from mha_native.models import SparseEncoder
     from mha_native.sentence_transformers import CrossEncoder, SentenceTransformer
 
-    formats = {"dtype": case.dtype_name, "weight_dtype": case.weight_dtype}
+    formats: dict[str, Any] = {"dtype": case.dtype_name, "weight_dtype": case.weight_dtype}
     texts = list(inputs.texts)
     if case.pairs:
         reranker = CrossEncoder(inputs.model, model_kwargs=formats)
 
         def call() -> Array:
             return scores_in_order(reranker.rank(texts[0], texts[1:]))
+
+    elif case.sparse:
+        splade = SparseEncoder.from_pretrained(inputs.model, **formats)
+        turn = lambda: mha_native.use_threads(threads)  # noqa: E731
+        return Program(Ours.name, threads, lambda: splade.encode(texts), turn, lambda found: found.to_dense())
 
     else:
         model = SentenceTransformer(inputs.model, model_kwargs=formats)

@@ -28,9 +28,11 @@ class SentenceTransformers(Contender):
             raise CannotCompute("begins with texts")
         if case.weights or case.dtype not in ("f32", "bf16"):
             raise CannotCompute(f"no {case.weights or case.dtype_name} here")
-        model, texts = load_model(inputs.model, case.dtype, case.pairs), list(inputs.texts)
+        model, texts = load_model(inputs.model, case.dtype, class_of(case)), list(inputs.texts)
 
-        def call(size: int) -> Array:
+        def call(size: int) -> Any:
+            if case.sparse:
+                return model.encode(texts, batch_size=size)
             if case.pairs:
                 return scores_in_order(model.rank(texts[0], texts[1:], batch_size=size))
             embeddings: Array = model.encode(texts, batch_size=size, normalize_embeddings=True)
@@ -42,15 +44,22 @@ class SentenceTransformers(Contender):
                 threads,
                 lambda: call(size),
                 turn(threads, True),
+                to_array=lambda found: found.to_dense().numpy() if case.sparse else found,
                 variant=f"batches of {size}",
             )
 
         return [program(size) for size in SORTED_BATCHES[: 1 if case.B == 1 else None]]
 
 
+def class_of(case: Case) -> Any:
+    """The class that computes a case."""
+    if case.sparse:
+        return sentence_transformers.SparseEncoder
+    return sentence_transformers.CrossEncoder if case.pairs else sentence_transformers.SentenceTransformer
+
+
 @lru_cache(maxsize=1)
-def load_model(directory: Path, dtype: str, of_pairs: bool) -> Any:
+def load_model(directory: Path, dtype: str, kind: Any) -> Any:
     """The model, shared by all numbers of threads."""
     kwargs = {"dtype": torch.bfloat16 if dtype == "bf16" else torch.float32}
-    kind = sentence_transformers.CrossEncoder if of_pairs else sentence_transformers.SentenceTransformer
     return kind(str(directory), device="cpu", model_kwargs=kwargs)

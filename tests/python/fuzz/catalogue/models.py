@@ -201,8 +201,8 @@ def _sparse_document(rng: Generator) -> Made:
 
 
 @entry("SparseEncoder.looks_up")
-def _sparse_looks_up(rng: Generator) -> Made:
-    return _sparse_encoder().looks_up, some(rng, {"task": "query"})
+def _sparse_looks_up(_: Generator) -> Made:
+    return _sparse_encoder().looks_up, {"task": "query"}
 
 
 @entry("SparseEncoder.token")
