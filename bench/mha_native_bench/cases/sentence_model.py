@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mha_native_bench.cases.case import QUERY_TOKENS, Array, Case
+from mha_native_bench.cases.image_model import write_vit
 from mha_native_bench.cases.modernbert import POSITIONS as MODERNBERT_POSITIONS
 from mha_native_bench.cases.modernbert import modernbert_config, modernbert_tensors
 from mha_native_bench.cases.weights import encoder_layer_state
@@ -49,22 +50,21 @@ class Models:
 
     def directory(self, case: Case) -> Path | None:
         """Where the model of `case` is; None for a case that needs no model."""
-        if case.kind != "sentences":
+        if case.kind not in ("sentences", "images"):
             return None
-        has_head = case.pairs or case.sparse
-        if self._given is not None and not has_head and not case.family:  # the given one is a BERT without a head
+        # The given one is a BERT without a head.
+        fits = case.kind == "sentences" and not (case.pairs or case.sparse or case.family)
+        if self._given is not None and fits:
             check_model(case, self._given)
             return self._given
         if self._written is None:
             self._written = TemporaryDirectory()
-        sizes = (
-            f"{case.layers} {case.E} {case.H} {case.F} {case.activation}"
-            f"{' pairs' * case.pairs}{' sparse' * case.sparse} {case.family}".strip()
-        )
+        kind = "pairs" if case.pairs else "sparse" if case.sparse else case.family or case.kind
+        sizes = f"{case.layers} {case.E} {case.H} {case.F} {case.activation} {kind}"
         directory = Path(self._written.name) / sizes
         if not directory.exists():
             directory.mkdir()
-            write_model(case, directory)
+            (write_vit if case.kind == "images" else write_model)(case, directory)
         return directory
 
 
