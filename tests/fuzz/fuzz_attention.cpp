@@ -218,6 +218,8 @@ void fuzz_statistics(Choices& c, Tally& tally) {
                                 shape({s.batch, s.heads, &result == &results[3] ? s.keys : s.queries}), Role::output),
                     3);
   std::int64_t* const max_key = c.once_in(2) ? call.output_integers(s.batch * s.heads * s.queries) : nullptr;
+  // Integers have no shape: another output must say how many rows there are, or a mutation could add some.
+  if (max_key) results[0]->is_null = false;
   const ScoreOptions options(call, dtype, {s.batch, s.heads, s.queries, s.keys});
   call.mutate();
   call.run([&](int threads) {

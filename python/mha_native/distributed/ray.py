@@ -225,15 +225,17 @@ class ModelActor:
 
     def encode(self, inputs: list[Any]) -> NDArray[np.float32] | SparseEmbeddings:
         """Return the embeddings of N texts or images: float32 [N, E], or sparse ones."""
-        given = [self._image(each) for each in inputs] if self._has_images else inputs
+        given = [self._image(i, each) for i, each in enumerate(inputs)] if self._has_images else inputs
         found: NDArray[np.float32] | SparseEmbeddings = self._model.encode(given, **self._options)
         return found
 
-    def _image(self, given: Any) -> Any:
+    def _image(self, index: int, given: object) -> str | BytesIO:
         """Return an image of a column for a model: the path of a file, or a file object of its bytes."""
         if isinstance(given, bytes):
             return BytesIO(given)
-        return os.path.join(self._root, given) if isinstance(given, str) else given
+        if not isinstance(given, str):
+            raise TypeError(f"ModelActor.encode: images must be str or bytes; got {name_of_type(given)} at {index}")
+        return os.path.join(self._root, given)
 
 
 def sparse_columns(found: SparseEmbeddings) -> dict[str, Any]:

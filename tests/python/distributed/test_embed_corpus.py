@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_bert
+import tiny_sparse
 from command_line import assert_refused, run
 from tolerance import assert_same_bits
 
@@ -23,7 +24,8 @@ from mha_native.commands.embed_corpus import BlockWriter
 from mha_native.commands.errors import UserError
 from mha_native.commands.input_texts import opened
 from mha_native.distributed.ray import model_arguments
-from mha_native.models import SentenceEncoder
+from mha_native.interop._sparse_embedder import rows_of
+from mha_native.models import SentenceEncoder, SparseEncoder
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray", "ignore::FutureWarning:ray")
 
@@ -304,3 +306,24 @@ def test_options_go_together(arguments: list[str], directory: str, capsys: pytes
     with pytest.raises(SystemExit):
         run(capsys, "embed", "--model", directory, *arguments)
     assert "--ray, --input and --output go together" in capsys.readouterr().err
+
+
+def test_sparse_embeddings_are_two_columns(
+    cluster: Any, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tiny_sparse.write_files(tmp_path / "sparse"))
+    options = ("--sparse", "--task", "document", "--max-active-dims", "5")
+    code, _, error = _embed(capsys, folder, corpus, *options)
+    assert code == 0, error
+    output, texts = corpus.with_name("out"), TEXTS
+    expected = rows_of(SparseEncoder.from_pretrained(folder).encode(texts, task="document", max_active_dims=5))
+    for name in ("a.txt", "b.jsonl", "more/c.parquet"):
+        parts = [parquet.read_table(path) for path in sorted(output.glob(f"{name}-*"))]
+        columns = [pyarrow.concat_tables(parts).column(which).to_pylist() for which in ("indices", "values")]
+        assert list(zip(*columns, strict=True)) == expected
+    first = _files(output)
+    assert _embed(capsys, folder, corpus, *options)[0] == 0  # goes on where it was: at the end
+    assert _files(output) == first
+    code, _, error = _embed(capsys, folder, corpus, *options[:-1], "6")
+    assert code != 0
+    assert "max_active_dims" in error

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_bert
+import tiny_sparse
 from tolerance import assert_same_bits
 
 from mha_native.distributed import ray as distributed_ray
 from mha_native.distributed.ray import embed
-from mha_native.models import SentenceEncoder
+from mha_native.interop._sparse_embedder import rows_of
+from mha_native.models import ImageEncoder, SentenceEncoder, SparseEncoder
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray", "ignore::FutureWarning:ray")
 
@@ -103,6 +105,13 @@ def test_a_text_that_is_none_is_named(cluster: Any, directory: Path) -> None:
         ({"dtype": "garbage"}, TypeError, r"embed: dtype .*'garbage'"),
         ({"prompt_name": "nonsense"}, ValueError, r"embed: prompt_name .*'nonsense'"),
         ({"normalize": 3}, TypeError, r"embed: normalize .*3"),
+        ({"kind": "sound"}, ValueError, r"embed: kind must be one of 'text', 'image', 'sparse'; got 'sound'"),
+        ({"task": "query"}, ValueError, r"embed: task must be None for kind='text'"),
+        (
+            {"kind": "sparse", "output_column": "v"},
+            ValueError,
+            r"output_column must be None for kind='sparse'; got 'v'",
+        ),
         ({"truncate_dim": 0}, ValueError, r"embed: truncate_dim .*0"),
     ],
 )
@@ -122,3 +131,35 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(ImportError, match=r'embed: ray(\.data)? is not installed: pip install "ray\[data\]"'):
         embed([], "model")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("concurrency", "batch_size"), [(1, 1024), (2, 7)])
+def test_sparse_embeddings_are_two_columns(
+    cluster: Any, tmp_path_factory: pytest.TempPathFactory, concurrency: int, batch_size: int
+) -> None:
+    folder = tiny_sparse.write_files(tmp_path_factory.mktemp("sparse"))
+    options: dict[str, Any] = {"max_active_dims": 5, "task": "document"}
+    result = embed(_dataset(cluster), folder, kind="sparse", concurrency=concurrency, batch_size=batch_size, **options)
+    rows = sorted(result.take_all(), key=lambda row: row["number"])
+    expected = SparseEncoder.from_pretrained(folder).encode(TEXTS, **options)
+    assert [(list(row["indices"]), list(row["values"])) for row in rows] == rows_of(expected)
+
+
+def test_images_are_paths_or_bytes(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("torch")
+    from saved_image_models import save_vit
+
+    rng, folder = np.random.default_rng(0), save_vit(tmp_path / "vit")
+    for i in range(5):
+        image.fromarray(rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    monkeypatch.chdir(tmp_path)
+    paths = [f"{i}.png" for i in range(5)]
+    expected = ImageEncoder.from_pretrained(folder).encode(paths)
+    for of_row in (str, lambda path: Path(path).read_bytes()):
+        items = [{"number": i, "image": of_row(path)} for i, path in enumerate(paths)]
+        given = cluster.data.from_items(items, override_num_blocks=2)
+        rows = sorted(embed(given, folder, kind="image", batch_size=2).take_all(), key=lambda row: row["number"])
+        assert_same_bits(np.stack([row["embedding"] for row in rows]), expected)
+    with pytest.raises(cluster.exceptions.RayTaskError, match=r"embed: column 'image' must be .*NoneType at 0"):
+        embed(cluster.data.from_items([{"image": None}]), folder, kind="image", concurrency=1).take_all()

@@ -48,7 +48,8 @@ def test_qdrant(folder: str, model: SparseEncoder) -> None:
     assert found[0].as_object() == dict(zip(("indices", "values"), rows_of(expected)[0], strict=True))
     (query,) = embedding.query_embed("dog")
     assert query.as_dict() == dict(zip(*_rows(model.encode_query(["dog"]))[0], strict=True))
-    assert isinstance(query, SparseVector) and list(embedding.embed([])) == []
+    assert isinstance(query, SparseVector)
+    assert list(embedding.embed([])) == []
     with pytest.raises(TypeError, match=r"^MhaNativeSparseEmbedding\.embed: texts must be str; got int at 1"):
         list(embedding.embed(["a", 3]))  # type: ignore[list-item]
     for arguments, message in (

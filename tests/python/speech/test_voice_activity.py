@@ -160,5 +160,5 @@ def test_sources_and_options_of_other_types_are_refused_by_name() -> None:
     for audio, message in ((3, "audio must be"), (b"x", "audio must be"), ("a\0b", "audio must be a path")):
         with pytest.raises((TypeError, ValueError), match=f"^speech_spans: {message}"):
             speech_spans(audio, VadOptions(method="energy"))
-    with pytest.raises(TypeError, match="^speech_spans: options must be VadOptions; got 0"):
+    with pytest.raises(TypeError, match=r"^speech_spans: options must be VadOptions; got 0"):
         speech_spans(np.zeros(10, np.float32), 0)  # type: ignore[arg-type]
