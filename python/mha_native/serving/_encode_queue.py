@@ -98,6 +98,7 @@ class EncodeQueue:
         self._target, self._max_waiting, self._max_tokens = target_seconds, max_waiting, max_waiting_tokens
         self._num_threads, self.clock = num_threads, clock
         self._waiting: deque[EncodeRequest] = deque()  # with texts that wait; the next one to take a text of is first
+        self._num_tokens = 0  # of all texts that wait
         self._running: list[Item] = []  # the current batch
         self._work = threading.Condition()  # held for moments
         self._thread: threading.Thread | None = None
@@ -110,14 +111,14 @@ class EncodeQueue:
     @property
     def statistics(self) -> EncodeBatcherStatistics:
         """The requests now, and the work of all batches so far."""
-        with self._work:
-            waiting, last = list(self._waiting), list(self._last)
-            running = {id(request) for request, _ in self._running} - {id(request) for request in waiting}
+        with self._work:  # a full queue is asked at each refusal, so nothing here goes through those that wait
+            waiting, tokens, last = len(self._waiting), self._num_tokens, list(self._last)
+            running = {request for request, _ in self._running if not request._has_next}
         seconds = sum(batch.seconds for batch in last)
         return self._done._replace(
-            waiting=len(waiting),
+            waiting=waiting,
             running=len(running),
-            waiting_tokens=sum(request._waiting_tokens for request in waiting),
+            waiting_tokens=tokens,
             tokens_per_second=sum(batch.tokens for batch in last) / seconds if seconds > 0 else float("nan"),
         )
 
@@ -132,11 +133,10 @@ class EncodeQueue:
         """Add a request, or raise QueueFull. An empty queue takes a request of any size."""
         with self._work:
             self.check_room(function)
-            tokens = sum(other._waiting_tokens for other in self._waiting)
-            if self._waiting and tokens + request._waiting_tokens > self._max_tokens:
+            if self._waiting and self._num_tokens + request._waiting_tokens > self._max_tokens:
                 raise QueueFull(
-                    f"{function}: {tokens} tokens wait, and max_waiting_tokens, {self._max_tokens}, leaves no room for "
-                    f"{request._waiting_tokens} more; try again later"
+                    f"{function}: {self._num_tokens} tokens wait, and max_waiting_tokens, {self._max_tokens}, leaves "
+                    f"no room for {request._waiting_tokens} more; try again later"
                 )
             if self._thread is None or not self._thread.is_alive():  # an exception of a signal may come before `start`
                 self._thread = threading.Thread(target=self._run, name=f"mha_native.serving.{_KIND}", daemon=True)
@@ -144,6 +144,7 @@ class EncodeQueue:
                 atexit.register(self.close, 0.0)
             if request._has_next:
                 self._waiting.append(request)
+                self._num_tokens += request._waiting_tokens
                 self._work.notify_all()
         if not request._has_next:
             self._finish(request)
@@ -153,6 +154,7 @@ class EncodeQueue:
         with self._work:
             if request in self._waiting:
                 self._waiting.remove(request)
+                self._num_tokens -= request._waiting_tokens
         self._claim(request)
 
     def is_computing(self) -> bool:
@@ -212,7 +214,9 @@ class EncodeQueue:
                     break
                 self._waiting.popleft()
                 taken.add(request)
+                before = request._waiting_tokens
                 self._running.append((request, request._take(now)))
+                self._num_tokens += request._waiting_tokens - before
                 if request._has_next:
                     self._waiting.append(request)
                 work += more
