@@ -49,7 +49,7 @@ class ClientGone(Exception):
 
 
 @contextlib.contextmanager
-def _interrupted(seconds: float, failure: Failure) -> Iterator[None]:
+def _interrupted(seconds: float, failure: Callable[[], Failure]) -> Iterator[None]:
     """Raise a failure in the task that runs the context when it has taken some seconds. Without a task of its own this
     costs a tenth of `asyncio.wait_for`."""
     task = asyncio.current_task()
@@ -69,9 +69,21 @@ def _interrupted(seconds: float, failure: Failure) -> Iterator[None]:
             raise
         if task is not None and sys.version_info >= (3, 11):
             task.uncancel()
-        raise failure from None
+        raise failure() from None
     finally:
         timer.cancel()
+
+
+def _too_large(most: int) -> Failure:
+    return Failure("size", f"The body must have at most {most} bytes.", headers=(("connection", "close"),))
+
+
+def _slow_body() -> Failure:
+    return Failure("slow", f"The body has not come in {_BODY_SECONDS:.0f} s.", headers=(("connection", "close"),))
+
+
+def _slow_reader() -> Failure:
+    return Failure("slow", "The client takes no data.")
 
 
 class Call:
@@ -89,6 +101,7 @@ class Call:
         self.body = b""
         self._is_read = scope["method"] in ("GET", "HEAD")
         self.log: dict[str, Any] = {}  # for the line of the log
+        self.notes: list[Callable[[], None]] = []  # called after the answer, such as for metrics
         self.has_begun = False  # to answer
         self._watcher: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle  # while a result is computed
@@ -125,13 +138,11 @@ class Call:
         """Read the body, unless it is too large or comes too slowly."""
         self._check_media()
         most = self.config.max_body_bytes
-        too_large = Failure("size", f"The body must have at most {most} bytes.", headers=(("connection", "close"),))
         length = self.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > most:
-            raise too_large
+            raise _too_large(most)
         parts, size = [], 0
-        slow = f"The body has not come in {_BODY_SECONDS:.0f} s."
-        with _interrupted(_BODY_SECONDS, Failure("slow", slow, headers=(("connection", "close"),))):
+        with _interrupted(_BODY_SECONDS, _slow_body):
             while True:
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
@@ -139,7 +150,7 @@ class Call:
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > most:
-                    raise too_large
+                    raise _too_large(most)
                 if not message.get("more_body", False):
                     break
         self.body = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -281,7 +292,7 @@ class Call:
             return
         async for piece in sent.body:
             try:
-                with _interrupted(_SENT_SECONDS, Failure("slow", "The client takes no data.")):
+                with _interrupted(_SENT_SECONDS, _slow_reader):
                     await self._send({"type": "http.response.body", "body": piece, "more_body": True})
             except Failure:
                 self.stop("slow_client")

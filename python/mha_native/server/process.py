@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -22,6 +23,7 @@ from .log import logged
 _log = logging.getLogger("mha_native.server")
 
 _SWITCH_SECONDS = 0.0005
+_PARALLEL = "TOKENIZERS_PARALLELISM"
 
 _Place = str | tuple[str, int]  # the path of a socket, or a host and a port
 
@@ -45,7 +47,12 @@ def serve(
 
     Raises the exception with which a model cannot be opened, or OSError if the socket or `tls` cannot be opened.
     """
-    with _quick_switches(), logged(log_format, log_level), listening(place) as (listener, address):
+    with (
+        _quick_switches(),
+        _one_thread_a_tokenizer(),
+        logged(log_format, log_level),
+        listening(place) as (listener, address),
+    ):
         if tls is not None:
             address = address.replace("http:", "https:", 1)
         if not config.api_keys and not isinstance(place, str) and not _is_of_this_machine(place[0]):
@@ -71,6 +78,7 @@ class _Server(uvicorn.Server):
         address: str,
     ) -> None:
         self._application = Application(config, self._loaded)
+        self._application.service.on_models = _settle
         self._grace, self._delay, self._reread, self._address = grace, drain_delay, reread, address
         self.error: Exception | None = None
         self.has_drained = True
@@ -159,6 +167,29 @@ def _quick_switches() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
+
+
+def _settle() -> None:
+    """Keep what is there now out of the collections of garbage: the oldest generation, with all modules and models,
+    would stop the loop for a tenth of a second. Models that have ended are collected before."""
+    if gc.get_freeze_count():
+        gc.unfreeze()
+        gc.collect()
+    gc.freeze()
+
+
+@contextlib.contextmanager
+def _one_thread_a_tokenizer() -> Iterator[None]:
+    """Let the package tokenizers make tokens in the thread that asks. The thread of the loop would wait for threads of
+    the package, and those for a processor, which the threads of the models keep for a slice of the scheduler."""
+    if os.environ.get(_PARALLEL) is not None:  # the user has chosen
+        yield
+        return
+    os.environ[_PARALLEL] = "false"
+    try:
+        yield
+    finally:
+        del os.environ[_PARALLEL]
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ class Service:
         self.is_leaving = False  # requests are taken, and /ready tells balancers to send no more
         self.pool = ThreadPoolExecutor(2, "mha_native.server")
         self._lock = asyncio.Lock()  # one model is opened at a time
+        self.on_models: Callable[[], object] = lambda: None  # called when all models are open, or one has ended
         self._old: dict[Any, asyncio.Task[None]] = {}  # models that end when their requests have
 
     async def load(self) -> None:
@@ -51,6 +52,7 @@ class Service:
                     _log.error("The model %s could not be opened: %s", name, error)
         if not self.engines:
             raise ValueError("none of the models could be opened; the log has the reasons")
+        self.on_models()
         self.is_ready = True
 
     async def reload(self, config: Config) -> None:
@@ -117,6 +119,7 @@ class Service:
                 await asyncio.sleep(0.02)
             await asyncio.to_thread(engine.close)
             del self._old[engine]
+            self.on_models()
 
         self._old[engine] = asyncio.get_running_loop().create_task(end())
 
@@ -180,7 +183,7 @@ class Service:
         request = await self.submitted(call, engine, size, add, param, texts=param, truncate_dim="dimensions")
         tokenized = monotonic() - begin
         result = await call.result_of(request)
-        self.metrics.computed(engine, request, tokenized)
+        call.notes.append(lambda: self.metrics.computed(engine, request, tokenized))
         call.log |= {"inputs": len(texts), "prompt_tokens": sum(request.token_counts)}
         return result, request
 
