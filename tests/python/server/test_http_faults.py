@@ -166,9 +166,10 @@ def test_idle_connections_cost_little(server: Running) -> None:
     try:
         before = memory(os.getpid())
         idle = [connect(server.url) for _ in range(count)]
-        begin = time.monotonic()
+        begin, used = time.monotonic(), time.process_time()
         assert server.client.post("/v1/embeddings", content=BODY).status_code == 200
         assert time.monotonic() - begin < 5
+        assert time.process_time() - used < 1  # of this process; others may take the processor for longer
         assert memory(os.getpid()) - before < 50_000  # both ends, in kB
         for connection in idle[::100]:  # each still works
             assert ask(connection) == 200
