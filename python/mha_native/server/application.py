@@ -18,6 +18,7 @@ from .calls import Answer, Call, ClientGone
 from .config import Config
 from .errors import Failure, failure_of
 from .information import METRICS, check_ready
+from .log import log_request
 from .service import Endpoint, Service
 from .tracing import open_tracing
 
@@ -206,34 +207,44 @@ class _Path:
             call.end()
             application.calls.discard(call)
             application.last = monotonic()
-            application.service.metrics.answered(self._path, status, call.seconds)
-            line = {"request_id": call.identifier, "path": self._path, "status": status}
+            # The answer leaves at the end of this turn of the loop, so the next turn counts it and logs it.
             is_quiet = endpoint is not None and endpoint.is_open
-            if application.tracing is not None and not is_quiet:
-                line["trace_id"] = application.tracing.record(call, method, self._path, status)
-            level = logging.DEBUG if is_quiet else logging.INFO
-            if _log.isEnabledFor(level):
-                client = call.scope.get("client") or ("unix", 0)
-                line |= {**call.log, "total_ms": round(1e3 * call.seconds, 2), "client": client[0]}
-                _log.log(level, "request", extra={"fields": line})
+            asyncio.get_running_loop().call_soon(self._note, call, method, status, call.seconds, is_quiet)
+
+    def _note(self, call: Call, method: str, status: int, seconds: float, is_quiet: bool) -> None:
+        """Count, trace and log a request that has ended."""
+        application = self._application
+        application.service.metrics.answered(self._path, status, seconds)
+        for note in call.notes:
+            note()
+        line = {"request_id": call.identifier, "path": self._path, "status": status}
+        if application.tracing is not None and not is_quiet:
+            line["trace_id"] = application.tracing.record(call, method, self._path, status)
+        client = call.scope.get("client") or ("unix", 0)
+        line |= {**call.log, "total_ms": round(1e3 * seconds, 2), "client": client[0]}
+        log_request(logging.DEBUG if is_quiet else logging.INFO, line)
 
     async def _answer(self, call: Call, endpoint: Endpoint | None) -> int:
         """Answer a request, and return the status."""
-        service, metrics = self._application.service, self._application.service.metrics
         try:
             found = await self._respond(call, endpoint)
         except ClientGone:
             raise
         except Exception as error:
-            failure = failure_of(error, call.identifier)
-            if endpoint is not None and endpoint.method == "POST" and not endpoint.is_admin:
-                metrics.failed(failure.cause)
-            cohere_id = call.identifier if call.is_cohere else None
-            found = Answer(failure.body(call.is_tei, cohere_id), failure.status(call.is_tei), failure.headers)
-        if service.is_draining and ("connection", "close") not in found.headers:
+            found = self._failed(call, endpoint, error)
+        if self._application.service.is_draining and ("connection", "close") not in found.headers:
             found = found._replace(headers=(*found.headers, ("connection", "close")))
         await call.send(found)
         return found.status
+
+    def _failed(self, call: Call, endpoint: Endpoint | None, error: Exception) -> Answer:
+        """Return the answer to a request that fails. No frame of the traceback keeps the error, which would be a cycle
+        with the whole request: a server that refuses many would grow until garbage is collected."""
+        failure = failure_of(error, call.identifier)
+        if endpoint is not None and endpoint.method == "POST" and not endpoint.is_admin:
+            self._application.service.metrics.failed(failure.cause)
+        cohere_id = call.identifier if call.is_cohere else None
+        return Answer(failure.body(call.is_tei, cohere_id), failure.status(call.is_tei), failure.headers)
 
     async def _respond(self, call: Call, endpoint: Endpoint | None) -> Answer:
         """Return the answer to a request, or raise the failure of it."""

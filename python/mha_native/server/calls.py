@@ -49,7 +49,7 @@ class ClientGone(Exception):
 
 
 @contextlib.contextmanager
-def _interrupted(seconds: float, failure: Failure) -> Iterator[None]:
+def _interrupted(seconds: float, failure: Callable[[], Failure]) -> Iterator[None]:
     """Raise a failure in the task that runs the context when it has taken some seconds. Without a task of its own this
     costs a tenth of `asyncio.wait_for`."""
     task = asyncio.current_task()
@@ -69,9 +69,21 @@ def _interrupted(seconds: float, failure: Failure) -> Iterator[None]:
             raise
         if task is not None and sys.version_info >= (3, 11):
             task.uncancel()
-        raise failure from None
+        raise failure() from None
     finally:
         timer.cancel()
+
+
+def _too_large(most: int) -> Failure:
+    return Failure("size", f"The body must have at most {most} bytes.", headers=(("connection", "close"),))
+
+
+def _slow_body(seconds: float) -> Failure:
+    return Failure("slow", f"The body has not come in {seconds:.0f} s.", headers=(("connection", "close"),))
+
+
+def _slow_reader() -> Failure:
+    return Failure("slow", "The client takes no data.")
 
 
 class Call:
@@ -90,6 +102,7 @@ class Call:
         self._is_read = scope["method"] in ("GET", "HEAD")
         self.log: dict[str, Any] = {}  # for the line of the log
         self.phases: list[tuple[str, float, float]] = []  # of traces: names, times of `monotonic`, and seconds
+        self.notes: list[Callable[[], None]] = []  # called after the answer, such as for metrics
         self.has_begun = False  # to answer
         self._watcher: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle  # while a result is computed
@@ -133,13 +146,11 @@ class Call:
 
     async def receive_body(self, most: int, seconds: float, take: Callable[[bytes], object]) -> None:
         """Call `take` with each part of the body, unless it has more than `most` bytes or needs more than `seconds`."""
-        too_large = Failure("size", f"The body must have at most {most} bytes.", headers=(("connection", "close"),))
         length = self.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > most:
-            raise too_large
+            raise _too_large(most)
         size = 0
-        slow = f"The body has not come in {seconds:.0f} s."
-        with _interrupted(seconds, Failure("slow", slow, headers=(("connection", "close"),))):
+        with _interrupted(seconds, lambda: _slow_body(seconds)):
             while True:
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
@@ -148,7 +159,7 @@ class Call:
                 size += len(part)
                 self._is_read = not message.get("more_body", False)
                 if size > most:
-                    raise too_large
+                    raise _too_large(most)
                 take(part)
                 if self._is_read:
                     return
@@ -299,7 +310,7 @@ class Call:
             return
         async for piece in sent.body:
             try:
-                with _interrupted(_SENT_SECONDS, Failure("slow", "The client takes no data.")):
+                with _interrupted(_SENT_SECONDS, _slow_reader):
                     await self._send({"type": "http.response.body", "body": piece, "more_body": True})
             except Failure:
                 self.stop("slow_client")

@@ -8,12 +8,13 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from time import sleep
-from typing import TextIO
+from time import sleep, time
+from typing import Any, NamedTuple, TextIO
 
 import orjson
 
 _LOGGERS = ("mha_native.server", "uvicorn", "asyncio")
+_log = logging.getLogger(_LOGGERS[0])
 _MOST_LINES = 10_000  # that wait for the thread; later ones are dropped and counted
 _SECONDS = 0.02  # between two writes
 _LAST_SECONDS = 1.0  # for the lines that are left at the end
@@ -39,6 +40,31 @@ def logged(log_format: str, level: str) -> Iterator[None]:
         handler.close()
 
 
+def log_request(level: int, fields: dict[str, Any]) -> None:
+    """Log a request by its fields. In the process of the command, its thread formats the line; elsewhere, handlers of
+    the program get a record with `fields`."""
+    if not _log.isEnabledFor(level):
+        return
+    if len(_log.handlers) == 1 and isinstance(handler := _log.handlers[0], _Handler) and not _log.propagate:
+        handler.add(_Line(time(), level, fields))
+    else:
+        _log.log(level, "request", extra={"fields": fields})
+
+
+class _Line(NamedTuple):
+    """A request that is to be logged, without the time that a record of logging takes."""
+
+    created: float
+    level: int
+    fields: dict[str, Any]
+
+    def record(self) -> logging.LogRecord:
+        record = logging.LogRecord(_log.name, self.level, "", 0, "request", (), None)
+        record.created, record.msecs = self.created, self.created % 1 * 1000
+        record.fields = self.fields
+        return record
+
+
 class _Handler(logging.Handler):
     """Lines for a thread that writes them to a file, some at once."""
 
@@ -49,7 +75,7 @@ class _Handler(logging.Handler):
             self._number: int | None = os.dup(file.fileno())
         except (OSError, ValueError):
             self._number = None  # no file of the system
-        self._lines: deque[str] = deque()
+        self._lines: deque[str | _Line] = deque()
         self._num_dropped = 0
         self._has_lines = threading.Event()
         self._is_closed = False
@@ -57,14 +83,17 @@ class _Handler(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.add(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
+
+    def add(self, line: str | _Line) -> None:
+        """Add a line, unless too many wait."""
         if len(self._lines) >= _MOST_LINES:
             self._num_dropped += 1
             return
-        try:
-            self._lines.append(self.format(record) + "\n")
-        except Exception:
-            self.handleError(record)
-            return
+        self._lines.append(line)
         if not self._has_lines.is_set():
             self._has_lines.set()
 
@@ -80,17 +109,20 @@ class _Handler(logging.Handler):
             self._has_lines.wait()
             is_last = self._is_closed
             self._has_lines.clear()
-            lines = [self._lines.popleft() for _ in range(len(self._lines))]
+            lines: list[str | _Line] = [self._lines.popleft() for _ in range(len(self._lines))]
             dropped, self._num_dropped = self._num_dropped, 0
             if dropped:
                 lines.append(f"{dropped} lines of the log were dropped: nobody has read them in time\n")
             with contextlib.suppress(OSError, ValueError):  # a full disk, or a closed file, stops no request
-                self._write("".join(lines))
+                self._write("".join(map(self._text_of, lines)))
             if is_last:
                 if self._number is not None:
                     os.close(self._number)
                 return
             sleep(_SECONDS)
+
+    def _text_of(self, line: str | _Line) -> str:
+        return line if isinstance(line, str) else self.format(line.record()) + "\n"
 
     def _write(self, text: str) -> None:
         """Write text without the lock of the file, which the interpreter takes when it ends: a thread that waits in a

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -22,6 +23,7 @@ from .log import logged
 _log = logging.getLogger("mha_native.server")
 
 _SWITCH_SECONDS = 0.0005
+_PARALLEL = "TOKENIZERS_PARALLELISM"
 
 _Place = str | tuple[str, int]  # the path of a socket, or a host and a port
 
@@ -49,6 +51,7 @@ def serve(
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quick_switches())
+        stack.enter_context(_one_thread_a_tokenizer())
         stack.enter_context(logged(log_format, log_level))
         listener, address = stack.enter_context(listening(place))
         listeners, of_metrics = [listener], None
@@ -86,6 +89,7 @@ class _Server(uvicorn.Server):
         self._of_metrics = of_metrics
         if of_metrics is not None:
             self._application.metrics_port = int(of_metrics.rpartition(":")[2])
+        self._application.service.on_models = _settle
         self._grace, self._delay, self._reread, self._address = grace, drain_delay, reread, address
         self.error: Exception | None = None
         self.has_drained = True
@@ -175,6 +179,29 @@ def _quick_switches() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
+
+
+def _settle() -> None:
+    """Keep what is there now out of the collections of garbage: the oldest generation, with all modules and models,
+    would stop the loop for a tenth of a second. Models that have ended are collected before."""
+    if gc.get_freeze_count():
+        gc.unfreeze()
+        gc.collect()
+    gc.freeze()
+
+
+@contextlib.contextmanager
+def _one_thread_a_tokenizer() -> Iterator[None]:
+    """Let the package tokenizers make tokens in the thread that asks. The thread of the loop would wait for threads of
+    the package, and those for a processor, which the threads of the models keep for a slice of the scheduler."""
+    if os.environ.get(_PARALLEL) is not None:  # the user has chosen
+        yield
+        return
+    os.environ[_PARALLEL] = "false"
+    try:
+        yield
+    finally:
+        del os.environ[_PARALLEL]
 
 
 @contextlib.contextmanager

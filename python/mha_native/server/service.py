@@ -38,6 +38,7 @@ class Service:
         self.num_recordings = 0  # of requests that have no answer yet
         self.pool = ThreadPoolExecutor(2, "mha_native.server")
         self._lock = asyncio.Lock()  # one model is opened at a time
+        self.on_models: Callable[[], object] = lambda: None  # called when all models are open, or one has ended
         self._old: dict[Any, asyncio.Task[None]] = {}  # models that end when their requests have
 
     async def load(self) -> None:
@@ -52,6 +53,7 @@ class Service:
                     _log.error("The model %s could not be opened: %s", name, error)
         if not self.engines:
             raise ValueError("none of the models could be opened; the log has the reasons")
+        self.on_models()
         self.is_ready = True
 
     async def reload(self, config: Config) -> None:
@@ -118,6 +120,7 @@ class Service:
                 await asyncio.sleep(0.02)
             await asyncio.to_thread(engine.close)
             del self._old[engine]
+            self.on_models()
 
         self._old[engine] = asyncio.get_running_loop().create_task(end())
 
@@ -185,14 +188,17 @@ class Service:
         request = await self.submitted(call, engine, size, add, param, texts=param, truncate_dim="dimensions")
         tokenized = monotonic() - begin
         result = await call.result_of(request)
+        call.notes.append(lambda: self._note(call, engine, request, begin, tokenized))
+        call.log |= {"inputs": len(texts), "prompt_tokens": sum(request.token_counts)}
+        return result, request
+
+    def _note(self, call: Call, engine: EncodeEngine, request: EncodeRequest, begin: float, tokenized: float) -> None:
+        """Count a request for texts, and keep the times of its parts for traces."""
         self.metrics.computed(engine, request, tokenized)
         _, queued, computed = request.statistics
         added = begin + tokenized
-        call.phases += [
-            ("tokenize", begin, tokenized), ("queue", added, queued), ("model", added + queued, computed)
-        ]  # fmt: skip
-        call.log |= {"inputs": len(texts), "prompt_tokens": sum(request.token_counts)}
-        return result, request
+        times = (("tokenize", begin, tokenized), ("queue", added, queued), ("model", added + queued, computed))
+        call.phases.extend(times)
 
 
 class Endpoint(NamedTuple):

@@ -105,6 +105,7 @@ class EncodeQueue:
         self._max_waiting, self._max_tokens = max_waiting, max_waiting_tokens
         self._num_threads, self.clock = num_threads, clock
         self._waiting: deque[EncodeRequest] = deque()  # with texts that wait; the next one to take a text of is first
+        self._num_tokens = 0  # of all texts that wait
         self._running: list[Item] = []  # the current batch
         self._token = CancellationToken()  # of the current batch
         self._work = threading.Condition()  # held for moments
@@ -119,14 +120,14 @@ class EncodeQueue:
     @property
     def statistics(self) -> EncodeBatcherStatistics:
         """The requests now, and the work of all batches so far."""
-        with self._work:
-            waiting, last = list(self._waiting), list(self._last)
-            running = {id(request) for request, _ in self._running} - {id(request) for request in waiting}
+        with self._work:  # a full queue is asked at each refusal, so nothing here goes through those that wait
+            waiting, tokens, last = len(self._waiting), self._num_tokens, list(self._last)
+            running = {request for request, _ in self._running if not request._has_next}
         seconds = sum(batch.seconds for batch in last)
         return self._done._replace(
-            waiting=len(waiting),
+            waiting=waiting,
             running=len(running),
-            waiting_tokens=sum(request._waiting_tokens for request in waiting),
+            waiting_tokens=tokens,
             tokens_per_second=sum(batch.tokens for batch in last) / seconds if seconds > 0 else float("nan"),
         )
 
@@ -141,11 +142,10 @@ class EncodeQueue:
         """Add a request, or raise QueueFull. An empty queue takes a request of any size."""
         with self._work:
             self.check_room(function)
-            tokens = sum(other._waiting_tokens for other in self._waiting)
-            if self._waiting and tokens + request._waiting_tokens > self._max_tokens:
+            if self._waiting and self._num_tokens + request._waiting_tokens > self._max_tokens:
                 raise QueueFull(
-                    f"{function}: {tokens} tokens wait, and max_waiting_tokens, {self._max_tokens}, leaves no room for "
-                    f"{request._waiting_tokens} more; try again later"
+                    f"{function}: {self._num_tokens} tokens wait, and max_waiting_tokens, {self._max_tokens}, leaves "
+                    f"no room for {request._waiting_tokens} more; try again later"
                 )
             if self._thread is None or not self._thread.is_alive():  # an exception of a signal may come before `start`
                 self._thread = threading.Thread(target=self._run, name=f"mha_native.serving.{_KIND}", daemon=True)
@@ -153,6 +153,7 @@ class EncodeQueue:
                 atexit.register(self.close, 0.0)
             if request._has_next:
                 self._waiting.append(request)
+                self._num_tokens += request._waiting_tokens
                 self._work.notify_all()
         if not request._has_next:
             self._finish(request)
@@ -162,6 +163,7 @@ class EncodeQueue:
         with self._work:
             if request in self._waiting:
                 self._waiting.remove(request)
+                self._num_tokens -= request._waiting_tokens
             if self._running and all(other.done() for other, _ in self._running):
                 self._token.cancel()  # nobody waits for any text of the batch
         self._claim(request)
@@ -225,7 +227,9 @@ class EncodeQueue:
                     break
                 self._waiting.popleft()
                 taken.add(request)
+                before = request._waiting_tokens
                 self._running.append((request, request._take(now)))
+                self._num_tokens += request._waiting_tokens - before
                 if request._has_next:
                     self._waiting.append(request)
                 work += more
@@ -238,7 +242,7 @@ class EncodeQueue:
             if self._is_closed or self._wait <= 0 or any(request._num_taken for request in self._waiting):
                 return
             left = min(request._begin for request in self._waiting) + self._wait - self.clock()
-            if left <= 0 or sum(request._waiting_tokens for request in self._waiting) >= self._budget():
+            if left <= 0 or self._num_tokens >= self._budget():
                 return
             self._work.wait(left)
 
@@ -302,6 +306,7 @@ class EncodeQueue:
         """Give a request its result, by the results of all its texts."""
         try:
             value = request._call.result(request._results)
+            request._results.clear()  # each is a view that keeps the rows of a whole batch
         except BaseException as error:
             self._fail(request, error)
             return

@@ -110,7 +110,7 @@ def test_four_times_the_capacity(model: Path, monkeypatch: pytest.MonkeyPatch, s
         await asyncio.gather(*tasks)
 
     async def one_after_another(shared: httpx.AsyncClient, number: int) -> None:
-        for _ in range(2):
+        for _ in range(3):
             await ask(shared)
 
     with running(Config({"tiny": model}, max_waiting=4)) as server:
@@ -128,6 +128,7 @@ def test_four_times_the_capacity(model: Path, monkeypatch: pytest.MonkeyPatch, s
         times[200].clear()
         with_clients(server.url, 1, one_after_another)
         assert statistics.median(times[200]) < 0.4
+        assert min(times[200]) < 0.2  # one of them, if other processes take the processor from the rest
 
 
 @matrix(seconds=nightly([1.0, 1800], quick=[1.0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ import tiny_bert
 from mha_native.__main__ import main
 from mha_native.commands.serve import OPTIONS
 from mha_native.server import Config
-from mha_native.server.process import listening
+from mha_native.server.process import _settle, listening
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,26 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str]:
     with process.stdout, process.stderr as log:
         log.seek(0)
         return code, log.read()
+
+
+def test_a_model_that_has_ended_is_collected_and_the_others_are_never_gone_through() -> None:
+    class Part:
+        itself: Part
+
+    try:
+        _settle()
+        assert gc.get_freeze_count() > 10_000
+        part = Part()
+        part.itself = part
+        _settle()  # as if `part` were a model of the server
+        alive = weakref.ref(part)
+        del part
+        gc.collect()
+        assert alive() is not None
+        _settle()
+        assert alive() is None
+    finally:
+        gc.unfreeze()
 
 
 def test_every_request_is_answered_around_sigterm(model: Path) -> None:

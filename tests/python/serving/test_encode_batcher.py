@@ -7,6 +7,7 @@ import concurrent.futures
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -481,3 +482,23 @@ def test_messages(model: SentenceEncoder) -> None:
         }
         assert repr(batcher).startswith("EncodeBatcher(SentenceEncoder(")
     assert batcher.statistics.texts == 1
+
+
+def test_a_request_that_has_ended_keeps_its_result_and_no_batch(
+    model: SentenceEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[weakref.ref[Any]] = []
+    results_of: Any = vars(_encode_queue)["results_of"]
+
+    def seen(*arguments: Any) -> Any:
+        found = results_of(*arguments)
+        rows.extend(weakref.ref(row) for row in found)
+        return found
+
+    monkeypatch.setattr(_encode_queue, "results_of", seen)
+    with EncodeBatcher(model) as batcher:
+        requests = [batcher.submit(["the dog", "a cat"]) for _ in range(8)]
+        results = [request.result(SECONDS) for request in requests]
+    assert len(rows) == 16
+    assert not any(row() is not None for row in rows)
+    assert len(results) == len(requests)
