@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import Any
 
 from ..sentence_transformers import SentenceTransformer, SparseEncoder
 from .errors import UserError
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
         has_images = options.images is not None
         if has_images and options.sparse:
             raise UserError("--images does not go with --sparse")
-        kind = SparseEncoder if options.sparse else SentenceTransformer
+        kind: Any = SparseEncoder if options.sparse else SentenceTransformer
         model = loaded(lambda: kind(options.model, model_kwargs=formats_of(options)))
         if has_images and model.modalities != ["text", "image"]:
             raise UserError(f"--images needs a model of images and texts; {options.model} reads one of them")

@@ -14,9 +14,9 @@ from ..layers._constructor_arguments import checked_size
 from ..models import MultiVectorEncoder as Encoder
 from ..models.heads.pooling import scaled_to_length_1
 from ..models.text.inputs import checked_texts
+from ..models.text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from ._arguments import find_model, read_arguments
-from ._model import Model, Pool, check_processes
-from ._sentence_transformer import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from ._model import EncoderLength, Model, Pool, check_processes
 from ._tensors import as_array, as_tensor, is_tensor
 from ._text_tokenizer import TextTokenizer
 
@@ -26,7 +26,7 @@ _TASKS = (None, "query", "document")
 _logger = logging.getLogger(__name__)
 
 
-class MultiVectorEncoder(Model):
+class MultiVectorEncoder(EncoderLength, Model):
     """Vectors of the tokens of texts, for late interaction: a drop-in for the class of sentence-transformers 6.2.
 
     Parameters
@@ -68,6 +68,8 @@ class MultiVectorEncoder(Model):
     (1, 2)
     """
 
+    _encoder: Encoder
+
     def __init__(
         self,
         model_name_or_path: str | PathLike[str] | None = None,
@@ -101,16 +103,6 @@ class MultiVectorEncoder(Model):
         if most_tokens is not None:
             with in_the_name_of(function, max_length="model_max_length"):
                 self._encoder.max_length = most_tokens
-
-    @property
-    def max_seq_length(self) -> int:
-        """The most tokens of a document, including special tokens. You can set it, up to the positions of the model."""
-        return self._encoder.max_length
-
-    @max_seq_length.setter
-    def max_seq_length(self, max_seq_length: int) -> None:
-        with in_the_name_of(type(self).__name__, max_length="max_seq_length"):
-            self._encoder.max_length = max_seq_length
 
     @property
     def similarity_fn_name(self) -> str:

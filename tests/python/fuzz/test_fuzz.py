@@ -56,8 +56,8 @@ def _public_functions() -> set[str]:
                 own = (which for which in taking if not which.startswith("_"))
                 names |= {name} | {f"{owner[w] if owner[w] in module.__all__ else name}.{w}" for w in own}
     # Classes that `from_pretrained`, `encode`, `decoder`, `submit` and `forward_and_record` make.
-    made = {"CausalLM", "SentenceEncoder", "Seq2SeqLM", "SparseEncoder", "BGEM3Encoder", "EncodeRequest", "Request", "Tape"}
-    made |= {"ImageClassifier", "ImageEncoder", "ImageTextEncoder"}
+    made = {"CausalLM", "SentenceEncoder", "Seq2SeqLM", "SparseEncoder", "EncodeRequest", "Request", "Tape"}
+    made |= {"BGEM3Encoder", "MultiVectorEncoder", "ImageClassifier", "ImageEncoder", "ImageTextEncoder"}
     # Results of transcripts, and options that a call checks.
     records = {"Segment", "TranscriptionInfo", "TranscriptionOptions", "VadOptions", "VadOptions.check", "Word"}
     return names - made - records - {"SpeechSeq2Seq", "EncodedSpeech", "SpeechDecoder"}

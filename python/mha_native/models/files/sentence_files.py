@@ -146,10 +146,10 @@ def _check_computed(entries: Entries, task: str, read_elsewhere: Collection[str]
     message = {**texts, "format": "flat"}
     if task == "text-generation" and modalities.get("message", message) != message:
         raise ValueError(f"{path}: modality_config must have message as {message}; got {shown(modalities)}")
-    _check_known(entries, task)
+    _check_known(entries, task, read_elsewhere)
 
 
-def _check_known(entries: Entries, task: str = "feature-extraction") -> None:
+def _check_known(entries: Entries, task: str = "feature-extraction", read_elsewhere: Collection[str] = ()) -> None:
     """Refuse entries that are unknown, or that ask for other computations than the default."""
     path, values = entries
     entries.refuse_others(_KNOWN)
