@@ -10,9 +10,9 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SOURCES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.py"))}
-OPTIONAL = ("mpi4py", "ray", "soundfile", "tokenizers", "torch", "tqdm", "transformers")
+OPTIONAL = ("PIL", "mpi4py", "ray", "soundfile", "tokenizers", "torch", "tqdm", "transformers")
 NEED_A_PACKAGE = [name for name in SOURCES if "this example needs the package" in SOURCES[name]]
-READ_OTHERS = ("generate_text", "transcribe_speech")  # of language and of speech
+READ_OTHERS = ("generate_text", "label_images", "transcribe_speech")  # of language, images and speech
 NEED_A_MODEL = [name for name in SOURCES if "MHA_NATIVE_MODEL" in SOURCES[name] or name in READ_OTHERS]
 
 

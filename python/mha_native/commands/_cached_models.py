@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..functions.messages import shown
-from ..models.architecture.family import EMBEDDING, GENERATION, SPEECH_TO_TEXT, TEXT_TO_TEXT
+from ..models.architecture.family import (
+    EMBEDDING,
+    GENERATION,
+    IMAGES,
+    SPEECH_TO_TEXT,
+    TEXT_TO_TEXT,
+    TEXTS_OF_IMAGES,
+)
 from ..models.architecture.open import OpenModel, open_model
 from ..models.architecture.registry import families_of
 from ..models.files.checkpoint import Checkpoint
@@ -22,15 +29,29 @@ from ..models.files.gguf_names import find_gguf, gguf_files
 from ..models.files.hub_cache import FOLDER_PREFIX, snapshot_folder, weights_in
 from ..models.files.json_files import read_json, require_file
 from ..models.files.language_files import read_end_tokens
-from ..models.files.modules_json import first_transformer, read_modules, read_transformer
-from ..models.files.sentence_files import read_sentence_config
+from ..models.files.modules_json import first_transformer, read_image_modules, read_modules, read_transformer
+from ..models.files.sentence_files import read_image_modalities, read_sentence_config
 from ..models.files.source import Source
 from ..models.files.special_tokens import read_special_tokens
 from ..models.files.speech_files import SpeechSettings, check_spectrogram, speech_in
 from ..models.heads.classification import TEXTS, TOKENS, head_of
 from ..models.heads.embedding import read_head
+from ..models.heads.images import image_head_of, label_head_of, task_of
 from ..models.heads.labels import read_labels
-from ..models.kinds import CLASSIFIER, EMBEDDINGS, ENCODER_DECODER, LANGUAGE, SPEECH, TOKEN_CLASSIFIER, kind_of
+from ..models.image_encoder import open_images
+from ..models.images.preprocessing import read_preprocessing
+from ..models.kinds import (
+    CLASSIFIER,
+    EMBEDDINGS,
+    ENCODER_DECODER,
+    IMAGE_CLASSIFIER,
+    IMAGE_EMBEDDINGS,
+    IMAGE_TEXT_EMBEDDINGS,
+    LANGUAGE,
+    SPEECH,
+    TOKEN_CLASSIFIER,
+    kind_of,
+)
 from ..models.text.prompts import read_settings
 
 
@@ -50,6 +71,7 @@ class _Kind(NamedTuple):
 
     role: str
     check: Callable[[Path, Path], None]  # of the folder of a model, and the folder of its transformer
+    needs: tuple[str, ...] = ("tokenizers",)  # packages
 
 
 def cached_models(cache: Path) -> Iterator[CachedModel]:
@@ -112,7 +134,8 @@ def _describe_file(path: Path, found: dict[str, Any]) -> None:
 
 
 def _describe_folder(home: Path, found: dict[str, Any]) -> None:
-    folder = first_transformer(home)
+    modules = read_image_modules(home)
+    folder = modules[0].folder if modules else first_transformer(home)
     config = speech_in(home).config if is_ctranslate2(home) else read_json(folder / "config.json", dict)
     family = str(config.get("model_type"))
     name = kind_of(home, config)
@@ -120,7 +143,7 @@ def _describe_folder(home: Path, found: dict[str, Any]) -> None:
     kind = None if name is None else _KINDS[name]
     if kind is None or family not in families_of(kind.role):
         raise ValueError(f"the family {shown(family)} is unsupported")
-    found["needs"] = _packages(FolderSource(folder)) if kind.role == GENERATION else ("tokenizers",)
+    found["needs"] = _packages(FolderSource(folder)) if kind.role == GENERATION else kind.needs
     kind.check(home, folder)
 
 
@@ -151,6 +174,32 @@ def _encoder(folder: Path, is_listed: bool, task: str) -> OpenModel:
     read_sentence_config(folder, front_end.max_positions or 0, is_listed, front_end.first_position, task)
     require_file(folder / "tokenizer.json")
     return opened
+
+
+def _check_images(home: Path, folder: Path) -> None:
+    opened, entries = open_images(folder)
+    read_preprocessing(folder)
+    if modules := read_image_modules(home):
+        read_settings(home)
+        read_image_modalities(folder, modules[0].kind == "CLIPModel")
+    with opened.tensors(image_head_of(opened, entries).tensor_shapes()):
+        pass
+
+
+def _check_images_and_texts(home: Path, folder: Path) -> None:
+    _check_images(home, folder)
+    texts = open_model(FolderSource(folder), TEXTS_OF_IMAGES)
+    require_file(folder / "tokenizer.json")
+    with texts.tensors():
+        pass
+
+
+def _check_labels_of_images(home: Path, folder: Path) -> None:
+    opened, _ = open_images(folder)
+    read_preprocessing(folder)
+    labels = read_labels(folder / "config.json", task_of(opened.source.config)).names
+    with opened.tensors(label_head_of(opened, len(labels)).tensor_shapes()):
+        pass
 
 
 def _check_text_to_text(home: Path, folder: Path) -> None:
@@ -195,4 +244,7 @@ _KINDS = {
     CLASSIFIER: _Kind(EMBEDDING, partial(_check_classifier, task=TEXTS)),
     TOKEN_CLASSIFIER: _Kind(EMBEDDING, partial(_check_classifier, task=TOKENS)),
     SPEECH: _Kind(SPEECH_TO_TEXT, _check_speech),
+    IMAGE_EMBEDDINGS: _Kind(IMAGES, _check_images, ("Pillow",)),
+    IMAGE_TEXT_EMBEDDINGS: _Kind(IMAGES, _check_images_and_texts, ("tokenizers", "Pillow")),
+    IMAGE_CLASSIFIER: _Kind(IMAGES, _check_labels_of_images, ("Pillow",)),
 }

@@ -1,4 +1,4 @@
-"""The command ``classify``: labels of texts, or the entities in them."""
+"""The command ``classify``: labels of texts or images, or the entities in texts."""
 
 import argparse
 import json
@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from ..models import TextClassifier, TokenClassifier
+from ..models import ImageClassifier, TextClassifier, TokenClassifier
 from ..models.heads.classifier import finds_entities
 from ..models.heads.entities import STRATEGIES
 from ..models.heads.labels import best_labels
+from ..models.images.sources import PlacedImage
 from .errors import UserError
-from .input_texts import objects, opened, text_in
+from .input_images import add_images, images_or_texts
+from .input_texts import Texts, objects, text_in
 from .model_calls import answers, loaded
-from .output import check_lines_output, lines_to, number, refuse_to_replace_source, report
+from .output import Array, check_lines_output, lines_to, number, refuse_to_replace_source, report
 from .shared_arguments import add_model, add_results, formats_of, one_source
 
-about = "labels of texts, or the entities in them, by a pretrained classifier"
+about = "labels of texts or images, or the entities in texts, by a pretrained classifier"
 
 _Object = dict[str, Any]  # text, perhaps text_pair, and the other entries of a line
 
@@ -27,24 +29,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="a text, or several")
     lines = "a text in each line, in UTF-8; in a file .jsonl a JSON object: text, and perhaps text_pair"
     source.add_argument("--file", metavar="FILE", help=f"{lines}; - reads lines of standard input")
+    add_images(source)
     how = "of a model that finds entities, how tokens are joined: simple (default), first, average, max, none"
     parser.add_argument("--aggregation", metavar="HOW", choices=STRATEGIES, help=how)
-    add_results(parser, "labels of each text")
+    add_results(parser, "labels of each text or image")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write a line with labels or entities for each text. A failure leaves the output as it was."""
+    """Write a line with labels or entities for each text or image. A failure leaves the output as it was."""
     check_lines_output(options.output)
     refuse_to_replace_source(options.file, options.output)
-    with opened(options.texts, options.file) as source:
-        compute = _computation(options.model, formats_of(options), options.top_k, options.aggregation)
-        has_objects = options.file is not None and options.file.endswith(".jsonl")
-        inputs = objects(source, _checked) if has_objects else ({"text": text} for text in source)
+    with images_or_texts(options) as source:
+        arguments = options.model, formats_of(options), options.top_k, options.aggregation
+        compute = (_computation if options.images is None else _computation_of_images)(*arguments)
+        inputs: Iterable[_Object] = ({source.entry: given} for given in source)
+        if isinstance(source, Texts) and options.file is not None and options.file.endswith(".jsonl"):
+            inputs = objects(source, _checked)
         with lines_to(options.output) as (write, progress):
             for given, results in answers(compute, inputs, source, progress):
                 for value, result in zip(given, results, strict=True):
                     write(f"{json.dumps(value | result)}\n")
-        report(options.output, f"{source.count:,} texts")
+        report(options.output, f"{source.count:,} {source.entry}s")
 
 
 def _computation(
@@ -61,11 +66,31 @@ def _computation(
     return partial(_labels, loaded(lambda: TextClassifier.from_pretrained(directory, **formats)), top_k)
 
 
+def _computation_of_images(
+    directory: str, formats: dict[str, Any], top_k: int | None, strategy: str | None
+) -> Callable[[Iterable[_Object]], Iterator[list[_Object]]]:
+    """Load the model and return the function that maps images to batches of results."""
+    if strategy is not None:
+        raise UserError("--aggregation is for entities in texts, and does not go with --images")
+    model = loaded(lambda: ImageClassifier.from_pretrained(directory, **formats))
+
+    def compute(inputs: Iterable[_Object]) -> Iterator[list[_Object]]:
+        scores = model.predict_proba_batches(PlacedImage(i, value["image"]) for i, value in enumerate(inputs))
+        return _named(model.labels, scores, top_k)
+
+    return compute
+
+
 def _labels(model: TextClassifier, top_k: int | None, inputs: Iterable[_Object]) -> Iterator[list[_Object]]:
-    """Yield the best label of each text, or with `top_k` a list of that many labels."""
+    """Yield the labels of each text."""
     texts = ({name: value[name] for name in ("text", "text_pair") if name in value} for value in inputs)
-    for scores in model.predict_proba_batches(texts):
-        found = [[_readable(label) for label in best_labels(model.labels, row, top_k or 1)] for row in scores]
+    return _named(model.labels, model.predict_proba_batches(texts), top_k)
+
+
+def _named(names: tuple[str, ...], batches: Iterable[Array], top_k: int | None) -> Iterator[list[_Object]]:
+    """Yield the best label for each row of scores, or with `top_k` a list of that many labels."""
+    for scores in batches:
+        found = [[_readable(label) for label in best_labels(names, row, top_k or 1)] for row in scores]
         yield [labels[0] if top_k is None else {"labels": labels} for labels in found]
 
 

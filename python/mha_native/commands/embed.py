@@ -1,4 +1,4 @@
-"""The command ``embed``: sentence embeddings of texts, lines of a file, or a folder of files."""
+"""The command ``embed``: embeddings of texts, lines of a file, images, or a folder of files."""
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator
@@ -8,10 +8,15 @@ from typing import TypeAlias
 import numpy as np
 
 from ..functions.progress import Progress
-from ..models import SentenceEncoder
+from ..models import ImageEncoder, SentenceEncoder
+from ..models.files.hub_cache import find_directory
+from ..models.images.sources import PlacedImage
+from ..sentence_transformers._arguments import Formats
+from ..sentence_transformers._images import ImageModel, open_image_model
 from . import embed_corpus
 from .errors import UserError, complain
-from .input_texts import Texts, opened, texts_given
+from .input_images import Source, add_images, images_or_texts
+from .input_texts import texts_given
 from .model_calls import answers, errors_of_models, loaded
 from .output import (
     Array,
@@ -29,7 +34,7 @@ from .output import (
 from .shared_arguments import add_model, count, formats_of, one_source
 from .show_heads import MAX_DRAWN, draw_heads, print_heads
 
-about = "sentence embeddings of texts, or of the lines of a file, by a pretrained model"
+about = "embeddings of texts, of the lines of a file, or of images, by a pretrained model"
 
 Encode: TypeAlias = Callable[[Iterable[str]], Iterator[Array]]  # from texts to batches of embeddings
 
@@ -42,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = one_source(parser, "embed")
     source.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="a text, or several")
     source.add_argument("--file", metavar="FILE", help="a text in each line, in UTF-8; - reads standard input")
+    add_images(source)
     source.add_argument("--explain", metavar="TEXT", help="show what each token attends to, in each layer and head")
     folder = "with --ray: a folder of files .txt, .jsonl and .parquet, to as many and more in the folder --output"
     source.add_argument("--input", metavar="DIR", help=folder)
@@ -69,6 +75,8 @@ def run(options: argparse.Namespace) -> None:
             refuse("--output does not go with --explain")
         if options.prompt is not None or options.prompt_name is not None:
             refuse("a prompt does not go with --explain")
+    if options.images is not None and (options.prompt is not None or options.prompt_name is not None):
+        refuse("a prompt does not go with --images")
     if options.explain is None and options.plot is not None:
         refuse("--plot needs --explain")
     if options.ray:
@@ -85,16 +93,15 @@ def _embed(options: argparse.Namespace) -> None:
     if output is not None:
         _check_output(output)
         refuse_to_replace_source(path, output)
-    with opened(options.texts, path) as source:
-        model = _load(options)
-        prompt = {"prompt_name": options.prompt_name, "prompt": options.prompt}
-        encode = partial(model.encode_batches, **{name: given for name, given in prompt.items() if given is not None})
+    with images_or_texts(options) as source:
+        model, encode = (_texts_of if options.images is None else _images_of)(options)
         if output is not None and output.endswith(".npy"):
             with written(output) as target:
                 _write(encode, source, Npy(target, model.embed_dim), Progress())
         else:
             with lines_to(output) as (write, progress):
-                _write(encode, source, Terminal(write) if is_terminal(output) else JsonLines(write), progress)
+                sink = Terminal(write) if is_terminal(output) else JsonLines(write, source.entry)
+                _write(encode, source, sink, progress)
         report(output, f"{source.count:,} embeddings of {model.embed_dim} features")
 
 
@@ -121,7 +128,35 @@ def _load(options: argparse.Namespace) -> SentenceEncoder:
     return loaded(lambda: SentenceEncoder.from_pretrained(options.model, **formats_of(options)))
 
 
-def _write(encode: Encode, source: Texts, sink: Sink, progress: Progress) -> None:
+def _texts_of(options: argparse.Namespace) -> tuple[SentenceEncoder | ImageModel, Encode]:
+    """Open a model of texts, or of images and texts, and return it with its function for texts."""
+    images = _image_model(options)
+    if images is not None and "text" not in images.modalities:
+        raise UserError(f"{options.model} reads images and no texts: --images")
+    model = images or _load(options)
+    prompt = {"prompt_name": options.prompt_name, "prompt": options.prompt}
+    return model, partial(model.encode_batches, **{name: given for name, given in prompt.items() if given is not None})
+
+
+def _images_of(options: argparse.Namespace) -> tuple[ImageModel | ImageEncoder, Encode]:
+    """Open a model of images, and return it with its function for paths. Without modules.json it is one of
+    transformers, whose vector of an image counts."""
+    model: ImageModel | ImageEncoder | None = _image_model(options)
+    home = loaded(lambda: find_directory(options.model))
+    if not (home / "modules.json").exists():
+        model = loaded(lambda: ImageEncoder.from_pretrained(home, **formats_of(options)))
+    if model is None:
+        raise UserError(f"--images needs a model of images; {options.model} reads texts")
+    encode = model.encode_batches
+    return model, lambda paths: encode(PlacedImage(i, path) for i, path in enumerate(paths))
+
+
+def _image_model(options: argparse.Namespace) -> ImageModel | None:
+    home = loaded(lambda: find_directory(options.model))
+    return loaded(lambda: open_image_model(options.command, home, Formats(**formats_of(options))))
+
+
+def _write(encode: Encode, source: Source, sink: Sink, progress: Progress) -> None:
     rows_before = num_bad = first_bad = 0  # bad: not finite; the first one counts from 1
     for texts, rows in answers(encode, source, source, progress):
         sink.write(texts, rows)

@@ -24,6 +24,8 @@ class Texts:
     An empty line is a text, too.
     """
 
+    entry = "text"  # of a JSON object with its result
+
     def __init__(self, source: Iterable[bytes], place: str, size: int | None) -> None:
         self._source, self.place, self._size = source, place, size
         self._has_lines = hasattr(source, "read")

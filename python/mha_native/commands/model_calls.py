@@ -11,7 +11,8 @@ from ..functions.block_matrix import BLOCK_FORMATS
 from ..functions.progress import Progress
 from ..models import CausalLM
 from .errors import UserError, complain, reason
-from .input_texts import Input, Texts
+from .input_images import Source
+from .input_texts import Input
 from .shared_arguments import formats_of, names_of_options
 
 Model = TypeVar("Model")
@@ -47,7 +48,7 @@ def language_model(options: argparse.Namespace) -> CausalLM:
 def answers(
     compute: Callable[[Iterable[Input]], Iterator[Results]],
     inputs: Iterable[Input],
-    source: Texts,
+    source: Source,
     progress: Progress,
 ) -> Iterator[tuple[list[Input], Results]]:
     """Yield inputs with their results, a batch at a time. `inputs` come from `source`.
@@ -74,8 +75,9 @@ def answers(
 
 @contextlib.contextmanager
 def errors_of_models() -> Iterator[None]:
-    """Raise ValueErrors as UserErrors: a failing tokenizer, a token that the model lacks, an unknown prompt name."""
+    """Raise errors of inputs as UserErrors: a failing tokenizer, a token that the model lacks, an unknown prompt name,
+    an image that cannot be read, or is gone."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, FileNotFoundError) as error:
         raise UserError(str(error)) from error

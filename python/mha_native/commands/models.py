@@ -13,6 +13,8 @@ from .output import row_of_terminal, write_at_once
 
 about = "the models in the local cache of Hugging Face: kind, size, and whether they are supported"
 
+_MODULES = {"Pillow": "PIL"}  # of packages whose module has another name
+
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -50,7 +52,7 @@ def _show(models: Iterable[CachedModel]) -> None:
 def _support(model: CachedModel) -> str:
     if model.reason is not None:
         return f"no: {model.reason}"
-    missing = [package for package in model.needs if find_spec(package) is None]
+    missing = [package for package in model.needs if find_spec(_MODULES.get(package, package)) is None]
     return f"yes, after {pip_install(*missing)}" if missing else f"yes, with {' and '.join(model.needs)}"
 
 

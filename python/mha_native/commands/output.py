@@ -155,13 +155,13 @@ class Sink:
 
 
 class JsonLines(Sink):
-    """A JSON object per line: the text and its embedding, with enough digits that reading gives the same bits.
+    """A JSON object per line: the text or image and its embedding, with enough digits that reading gives the same bits.
 
     NaN and infinity become ``null``, since JSON does not have them.
     """
 
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
+    def __init__(self, write: Callable[[str], object], name: str = "text") -> None:
+        self._write, self._name = write, name
 
     def write(self, texts: Iterable[str], rows: Array) -> None:
         template = ", ".join(["%.9g"] * rows.shape[1])
@@ -169,7 +169,7 @@ class JsonLines(Sink):
             numbers = template % tuple(row)
             if not np.isfinite(row).all():
                 numbers = ", ".join(f"{number:.9g}" if math.isfinite(number) else "null" for number in row.tolist())
-            self._write(f'{{"text": {json.dumps(text)}, "embedding": [{numbers}]}}\n')
+            self._write(f'{{"{self._name}": {json.dumps(text)}, "embedding": [{numbers}]}}\n')
 
 
 class Terminal(Sink):

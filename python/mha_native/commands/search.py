@@ -1,4 +1,4 @@
-"""The command ``search``: the lines of a file that are most similar to a query."""
+"""The command ``search``: the lines of a file, or the images, that are most similar to a query."""
 
 import argparse
 import json
@@ -6,25 +6,31 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from ..sentence_transformers import SentenceTransformer
-from .input_texts import opened, texts_given
+from .errors import UserError
+from .input_images import add_images, images_or_texts
+from .input_texts import texts_given
 from .model_calls import answers, errors_of_models, loaded
 from .output import check_lines_output, is_terminal, lines_to, number, refuse_to_replace_source, report, row_of_terminal
-from .shared_arguments import add_model, add_results, formats_of
+from .shared_arguments import add_model, add_results, formats_of, one_source
 
-about = "the lines of a file that are most similar to a query, by a model of sentence embeddings"
+about = "the lines of a file, or the images, that are most similar to a query, by a model of embeddings"
 
 _TOP_K = 5
+_IMAGES = 64
 _LINES = 512  # embedded at once: some seconds of a small model, after which the progress bar moves
 
-_Line = tuple[int, str]  # its place in the file, from 0, and its text
+_Line = tuple[int, str]  # its place in the file, from 0, and its text; or the place and the path of an image
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("query", metavar="QUERY", help="a text")
+    source = one_source(parser, "search")
     lines = "a text in each line, in UTF-8; - reads standard input; empty lines are passed over"
-    parser.add_argument("--file", metavar="FILE", required=True, help=lines)
-    add_results(parser, "lines", _TOP_K)
+    source.add_argument("--file", metavar="FILE", help=lines)
+    add_images(source)
+    parser.set_defaults(texts=[])
+    add_results(parser, "lines or images", _TOP_K)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -33,17 +39,21 @@ def run(options: argparse.Namespace) -> None:
     check_lines_output(output)
     refuse_to_replace_source(options.file, output)
     (query,) = texts_given([options.query])
-    with opened([], options.file) as source:
+    with images_or_texts(options) as source:
         model = loaded(lambda: SentenceTransformer(options.model, model_kwargs=formats_of(options)))
+        has_images = options.images is not None
+        if has_images and model.modalities != ["text", "image"]:
+            raise UserError(f"--images needs a model of images and texts; {options.model} reads one of them")
         with errors_of_models():
             wanted = model.encode_query(query)
+        size = _IMAGES if has_images else _LINES
 
         def scored(lines: Iterable[_Line]) -> Iterator[list[float]]:
             rest = iter(lines)
-            while some := [text for _, text in islice(rest, _LINES)]:
+            while some := [{source.entry: given} if has_images else given for _, given in islice(rest, size)]:
                 yield model.similarity(wanted, model.encode_document(some, show_progress_bar=False))[0].tolist()
 
-        lines = ((place, text) for place, text in enumerate(source) if text.strip())
+        lines: Iterable[_Line] = ((place, text) for place, text in enumerate(source) if text.strip())
         best: list[tuple[float, _Line]] = []
         with lines_to(output) as (write, progress):
             for some, scores in answers(scored, lines, source, progress):
@@ -54,5 +64,5 @@ def run(options: argparse.Namespace) -> None:
                 if is_terminal(output):
                     write(row_of_terminal(f"{score:6.3f}  {place + 1:>5}  ", text))
                 else:
-                    write(f"{json.dumps({'corpus_id': place, 'score': number(score), 'text': text})}\n")
-        report(output, f"{len(best):,} of {source.count:,} lines")
+                    write(f"{json.dumps({'corpus_id': place, 'score': number(score), source.entry: text})}\n")
+        report(output, f"{len(best):,} of {source.count:,} {'images' if has_images else 'lines'}")

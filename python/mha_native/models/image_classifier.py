@@ -1,5 +1,6 @@
 """Labels of images by a pretrained encoder of images."""
 
+from collections.abc import Iterator
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,27 @@ class ImageClassifier(ReadsImages):
         """
         is_one, scores = self._scores(f"{type(self).__name__}.predict_proba", images, num_threads)
         return scores[0] if is_one else scores
+
+    def predict_proba_batches(
+        self, images: "Images", *, num_threads: int | None = None
+    ) -> Iterator[NDArray[np.float32]]:
+        """Yield the scores of `predict_proba` in order, some at a time: for more images than fit in memory.
+
+        Parameters
+        ----------
+        images, num_threads
+            As for `ImageEncoder.encode_batches`.
+
+        Yields
+        ------
+        scores : float32 [n, L]
+            The scores of the next n images. All images before a wrong one come before its error.
+        """
+        name = f"{type(self).__name__}.predict_proba_batches"
+        num_threads = threads_of_call(name, num_threads)
+        with in_the_name_of(name):
+            for pixels in self._stream(images, num_threads):
+                yield self._score_block(pixels, num_threads)
 
     def _scores(self, name: str, images: "Images", num_threads: int | None) -> tuple[bool, NDArray[np.float32]]:
         is_one, _ = images_in(name, images)

@@ -189,6 +189,27 @@ class ImageEncoder(ReadsImages):
         vectors = np.concatenate(parts)
         return vectors[0] if is_one else vectors
 
+    def encode_batches(self, images: "Images", *, num_threads: int | None = None) -> Iterator[NDArray[np.float32]]:
+        """Yield the vectors of `encode` in order, some at a time: for more images than fit in memory.
+
+        Parameters
+        ----------
+        images : iterable of images
+            Read as needed, a bounded number of images ahead of the vectors.
+        num_threads : int, optional
+            As for `encode`.
+
+        Yields
+        ------
+        vectors : float32 [n, E]
+            The vectors of the next n images. All images before a wrong one come before its error.
+        """
+        name = f"{type(self).__name__}.encode_batches"
+        num_threads = threads_of_call(name, num_threads)
+        with in_the_name_of(name):
+            for pixels in self._stream(images, num_threads):
+                yield self._embed_block(pixels, num_threads)
+
     def hidden_states(self, images: "Images", *, num_threads: int | None = None) -> NDArray[np.float32]:
         """Return the vectors of the rows of images after the layers, ``last_hidden_state`` of transformers.
 

@@ -4,12 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .architecture.family import EMBEDDING, GENERATION, SPEECH_TO_TEXT, TEXT_TO_TEXT
+from .architecture.family import EMBEDDING, GENERATION, IMAGES, SPEECH_TO_TEXT, TEXT_TO_TEXT, TEXTS_OF_IMAGES
 from .architecture.registry import families_of
 from .heads.classification import TEXTS, TOKENS
 
 EMBEDDINGS, LANGUAGE, ENCODER_DECODER = "embedding", "language model", "encoder-decoder"
 CLASSIFIER, TOKEN_CLASSIFIER, SPEECH = "classifier", "token classifier", "speech model"
+IMAGE_EMBEDDINGS, IMAGE_TEXT_EMBEDDINGS = "image embedding", "image and text embedding"
+IMAGE_CLASSIFIER = "image classifier"
+
+# A part of the name of a class in transformers: of classifiers of images.
+_LABELS_OF_IMAGES = "ForImageClassification"
 
 # The kinds by the ends of the names of classes in transformers.
 _CLASSIFIERS = {TEXTS: CLASSIFIER, TOKENS: TOKEN_CLASSIFIER}
@@ -31,6 +36,10 @@ def kind_of(home: Path, config: Mapping[str, Any]) -> str | None:
         return SPEECH
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
+    if family in families_of(IMAGES):
+        if _LABELS_OF_IMAGES in name:
+            return IMAGE_CLASSIFIER
+        return IMAGE_TEXT_EMBEDDINGS if family in families_of(TEXTS_OF_IMAGES) else IMAGE_EMBEDDINGS
     for kinds in (_CLASSIFIERS, {"": EMBEDDINGS} if (home / "modules.json").exists() else _OF_CLASSES):
         for ending, kind in kinds.items():
             if name.endswith(ending):

@@ -9,6 +9,7 @@ from ..layers._constructor_arguments import checked_size
 from ..models import SentenceEncoder
 from ..models.text.prompts import Prompts
 from ._arguments import CPU, Device, check_device
+from ._images import ImageModel
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
@@ -88,14 +89,15 @@ class Model:
 
 
 class EncoderLength:
-    """The length limit of classes with a `SentenceEncoder`."""
+    """The length limit of classes with an encoder."""
 
-    _encoder: SentenceEncoder
+    _encoder: SentenceEncoder | ImageModel
 
     @property
     def max_seq_length(self) -> int:
         """The most tokens of a text, including special tokens. You can set it, up to the positions of the model."""
-        return self._encoder.max_length
+        length: int = self._encoder.max_length
+        return length
 
     @max_seq_length.setter
     def max_seq_length(self, max_seq_length: int) -> None:

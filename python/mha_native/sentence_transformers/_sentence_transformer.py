@@ -1,4 +1,4 @@
-"""`SentenceTransformer`: embeddings of texts, with the arguments of sentence-transformers."""
+"""`SentenceTransformer`: embeddings of texts and images, with the arguments of sentence-transformers."""
 
 import contextlib
 import logging
@@ -15,6 +15,7 @@ from ..layers._constructor_arguments import checked_size
 from ..models import SentenceEncoder
 from ..models.text.inputs import checked_texts
 from ._arguments import find_model, read_arguments
+from ._images import ImageModel, open_image_model
 from ._model import EncoderLength, Model, Pool, check_processes
 from ._quantization import Precision, check_precision, quantize_embeddings
 from ._similarity import SimilarityFunction, checked_name
@@ -31,7 +32,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SentenceTransformer(EncoderLength, Model):
-    """Embeddings of texts by a pretrained model, a drop-in for the class of sentence-transformers 6.2.
+    """Embeddings of texts or images by a pretrained model, a drop-in for the class of sentence-transformers 6.2.
 
     Parameters
     ----------
@@ -125,8 +126,9 @@ class SentenceTransformer(EncoderLength, Model):
         self._similarity = None if similarity_fn_name is None else checked_name(function, similarity_fn_name)
         token = use_auth_token if token is None else token
         directory = find_model(function, model_name_or_path, cache_folder, revision, local_files_only, token)
+        images = open_image_model(function, directory, formats)
         with in_the_name_of(function):
-            self._encoder = SentenceEncoder.from_pretrained(directory, **formats._asdict())
+            self._encoder = images or SentenceEncoder.from_pretrained(directory, **formats._asdict())
         self._set_prompts(function, prompts, default_prompt_name, self._encoder._settings.prompts)
         if truncate_dim is not None:
             self.truncate_dim = truncate_dim
@@ -136,7 +138,7 @@ class SentenceTransformer(EncoderLength, Model):
 
     def encode(
         self,
-        inputs: str | Iterable[str] | None = None,
+        inputs: Any = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
@@ -152,12 +154,14 @@ class SentenceTransformer(EncoderLength, Model):
         chunk_size: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Embed texts.
+        """Embed texts, or images and texts.
 
         Parameters
         ----------
         inputs : str, or N of them
-            A long text is cut to `max_seq_length` tokens. ``sentences`` is the old name of this argument.
+            A long text is cut to `max_seq_length` tokens. ``sentences`` is the old name of this argument. A model of
+            images takes PIL images, file objects, arrays [H, W, C] or [C, H, W], paths of image files, data URIs, and
+            dicts ``{"image": ...}``; one that also reads texts takes both in one list. URLs are unsupported.
         prompt_name : str, optional
             The name of one of `prompts`, put before each text. Default: `default_prompt_name`.
         prompt : str, optional
@@ -204,14 +208,13 @@ class SentenceTransformer(EncoderLength, Model):
             known = listed(map(repr, _OUTPUTS))
             raise ValueError(f"{function}: output_value must be one of {known}; got {shown(output_value)}")
         check_processes(function, device, pool, chunk_size)
-        is_one = isinstance(inputs, str)
-        with in_the_name_of(function, texts="inputs"):
-            given = checked_texts(function, [inputs] if is_one else inputs)
-        texts = list(given)
+        is_one, texts = self._inputs(function, inputs)
         before = self._prompt(function, prompt_name, prompt)
         shows = bool(texts) and is_wanted(show_progress_bar, _logger)
         as_arrays = convert_to_numpy and not convert_to_tensor
         if output_value != "sentence_embedding":
+            if isinstance(self._encoder, ImageModel):
+                raise ValueError(f"{function}: output_value must be 'sentence_embedding' for a model of images")
             if precision not in (None, "float32"):
                 raise ValueError(f"{function}: precision must be 'float32' for {output_value}; got {shown(precision)}")
             found: list[Any] = self._details(function, texts, before, truncate_dim, shows, output_value, as_arrays)
@@ -227,7 +230,7 @@ class SentenceTransformer(EncoderLength, Model):
 
     def encode_query(
         self,
-        inputs: str | Iterable[str] | None = None,
+        inputs: Any = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         *args: Any,
@@ -240,7 +243,7 @@ class SentenceTransformer(EncoderLength, Model):
 
     def encode_document(
         self,
-        inputs: str | Iterable[str] | None = None,
+        inputs: Any = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
         *args: Any,
@@ -323,6 +326,15 @@ class SentenceTransformer(EncoderLength, Model):
         return self.get_embedding_dimension()
 
     @property
+    def modalities(self) -> list[str]:
+        """The kinds of inputs that the model takes: "text", "image", or both."""
+        return self._encoder.modalities if isinstance(self._encoder, ImageModel) else ["text"]
+
+    def supports(self, modality: str) -> bool:
+        """Return whether the model takes inputs of a kind."""
+        return modality in self.modalities
+
+    @property
     def tokenizer(self) -> TextTokenizer:
         """A copy of the tokenizer, with the methods ``encode``, ``tokenize`` and ``decode``."""
         return TextTokenizer(self._encoder._tokenizer.uncut())
@@ -372,13 +384,22 @@ class SentenceTransformer(EncoderLength, Model):
         return self._prompt(function, self._first_name(names), None)
 
     def _embeddings(
-        self, texts: list[str], prompt: str, truncate_dim: int | None, normalize: bool | None, shows: bool
+        self, texts: list[Any], prompt: str, truncate_dim: int | None, normalize: bool | None, shows: bool
     ) -> NDArray[Any]:
         arguments: dict[str, Any] = {"prompt": prompt, "truncate_dim": truncate_dim, "normalize": normalize}
         if not shows:
             return self._encoder.encode(texts, **arguments)
         rows = np.empty((len(texts), self._encoder.encode([], **arguments).shape[1]), np.float32)
-        return fill_rows(rows, self._encoder.encode_batches(texts, **arguments), "texts", True)
+        unit = "inputs" if isinstance(self._encoder, ImageModel) else "texts"
+        return fill_rows(rows, self._encoder.encode_batches(texts, **arguments), unit, True)
+
+    def _inputs(self, function: str, inputs: Any) -> tuple[bool, list[Any]]:
+        """Return whether `inputs` is one input, and the list of all inputs."""
+        if isinstance(self._encoder, ImageModel):
+            return self._encoder.inputs_in(function, inputs)
+        is_one = isinstance(inputs, str)
+        with in_the_name_of(function, texts="inputs"):
+            return is_one, list(checked_texts(function, [inputs] if is_one else inputs))
 
     def _details(
         self,
@@ -391,6 +412,7 @@ class SentenceTransformer(EncoderLength, Model):
         as_arrays: bool,
     ) -> list[Any]:
         """Compute the vectors of the tokens of each text; if `output_value` is None, a dict with all results."""
+        assert isinstance(self._encoder, SentenceEncoder)
         with in_the_name_of(function, texts="inputs"):
             embeddings = self._embeddings(texts, prompt, truncate_dim, None, shows) if output_value is None else texts
             found = list(self._encoder.encode_to_rows(texts, prompt=prompt))

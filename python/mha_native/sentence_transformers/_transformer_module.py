@@ -84,6 +84,7 @@ class Transformer(EncoderLength, InputModule):
     (2, 384)
     """
 
+    _encoder: SentenceEncoder
     __module__ = "mha_native.sentence_transformers"  # the path that modules.json of a saved model names
     config_file_name = "mha_native.json"
     config_keys = ["max_seq_length", "dtype", "weight_dtype"]  # noqa: RUF012

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from ...functions.messages import listed, shown
 from .entries import Entries
 from .json_files import is_below, read_json
+from .sentence_files import reads_images
 
 # Prefixes of the types of known modules. Modules with other code compute something else.
 _AUTHORS = (
@@ -15,6 +16,9 @@ _AUTHORS = (
 )
 
 _BEHIND_POOLING = ("Dense", "Normalize")
+
+# Modules that can be in the folder of the whole model.
+_FIRST = ("Transformer", "MLMTransformer", "StaticEmbedding", "CLIPModel")
 
 _MOST_MODULES = 32  # models have up to five
 
@@ -50,6 +54,28 @@ def read_modules(directory: Path) -> list[Module]:
             f"first two, as sentence-transformers has them; got {listed(kinds) or 'nothing'}"
         )
     return [_module(path, kind, entry) for kind, entry in entries]
+
+
+def read_image_modules(directory: Path) -> list[Module] | None:
+    """Return the modules of a model of images in `directory`: a CLIPModel, or a Transformer that reads images, and any
+    modules after it; None for other models, and without modules.json.
+
+    Raises the errors of `read_modules`.
+    """
+    path = directory / "modules.json"
+    if not path.exists():
+        return None
+    entries = _entries(path)
+    kinds = [kind for kind, _ in entries]
+    first = _module(path, *entries[0]) if kinds and kinds[0] in ("CLIPModel", "Transformer") else None
+    if first is None or not (first.kind == "CLIPModel" or reads_images(first.folder)):
+        return None
+    if not set(kinds[1:]) <= {"Pooling", *_BEHIND_POOLING} or "Pooling" in kinds[2:] or len(kinds) > _MOST_MODULES:
+        raise ValueError(
+            f"{path} must list CLIPModel or Transformer, and perhaps Pooling, Dense or Normalize, for a model of "
+            f"images; got {listed(kinds)}"
+        )
+    return [first, *(_module(path, kind, entry) for kind, entry in entries[1:])]
 
 
 def _of_model2vec(directory: Path) -> list[Module]:
@@ -136,7 +162,7 @@ def _entries(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 def _module(path: Path, kind: str, entry: dict[str, Any]) -> Module:
     folder: Any = entry.get("path")
-    is_here = kind in ("Transformer", "MLMTransformer", "StaticEmbedding") and folder in ("", ".")
+    is_here = kind in _FIRST and folder in ("", ".")
     if not is_here and not is_below(folder):
         raise ValueError(f"{path} must have the {kind} in a folder below it; got {shown(folder)}")
     return Module(kind, path.parent / folder)

@@ -21,6 +21,15 @@ _TASKS = {
     "text-generation": ("logits", "causal_logits"),
     "fill-mask": ("logits", "token_embeddings"),
 }
+
+# The forms of models of images: vectors of images and texts, since transformers 5 and before; and rows of an image.
+_FEATURES = {
+    modality: {"method": f"get_{modality}_features", "method_output_name": "pooler_output"}
+    for modality in ("text", "image")
+}
+_FEATURES_OF_TENSORS = {modality: {**given, "method_output_name": None} for modality, given in _FEATURES.items()}
+_ROWS = {"image": {"method": "forward", "method_output_name": "last_hidden_state"}}
+
 _UNSET = ("processing_kwargs", "query_length", "document_length", "query_expansion", "tokenizer_name_or_path")
 
 # Arguments for functions of transformers, and the names in them that have no effect on the computation here.
@@ -75,6 +84,39 @@ def read_sentence_config(
     return SentenceConfig(length, lower_case, tokenizer)
 
 
+def reads_images(folder: Path) -> bool:
+    """Return whether the transformer in a folder reads images, as its settings say."""
+    path = settings_file(folder)
+    modalities = None if path is None else read_json(path, dict).get("modality_config")
+    return isinstance(modalities, dict) and "image" in modalities
+
+
+class ImageModalities(NamedTuple):
+    """The vectors that sentence-transformers takes of a model of images."""
+
+    has_texts: bool  # whether it also embeds texts, by one vector for each
+    max_seq_length: int | None  # in tokens of a text
+
+
+def read_image_modalities(folder: Path, is_clip: bool) -> ImageModalities | None:
+    """Read the settings of a transformer that modules.json lists; None without them.
+
+    Raises OSError or ValueError if the file cannot be read or is damaged, or asks for an unsupported feature.
+    """
+    path = settings_file(folder)
+    if path is None:
+        return None
+    entries = Entries.read(path)
+    _check_known(entries)
+    given = entries.values.get("modality_config", _FEATURES if is_clip else None)
+    has_texts = given in (_FEATURES, _FEATURES_OF_TENSORS)
+    if not has_texts and given != _ROWS:
+        raise ValueError(f"{path}: modality_config must be {_FEATURES} or {_ROWS}; got {shown(given)}")
+    output = "sentence_embedding" if has_texts else "token_embeddings"
+    entries.expect({"transformer_task": "feature-extraction", "module_output_name": output, "do_lower_case": False})
+    return ImageModalities(has_texts, entries.size_or_none("max_seq_length"))
+
+
 def settings_file(folder: Path) -> Path | None:
     """Return the file of settings of sentence-transformers in the folder of a transformer, or None."""
     return next((folder / name for name in _FILE_NAMES if (folder / name).exists()), None)
@@ -93,7 +135,6 @@ def _tokenizer_length(path: Path, values: Mapping[str, Any], max_positions: int)
 def _check_computed(entries: Entries, task: str) -> None:
     """Refuse settings of sentence-transformers that ask for an unsupported feature."""
     path, values = entries
-    entries.refuse_others(_KNOWN)
     output, name = _TASKS[task]
     entries.expect({"transformer_task": task, "module_output_name": name})
     texts = {"method": "forward", "method_output_name": output}
@@ -103,6 +144,13 @@ def _check_computed(entries: Entries, task: str) -> None:
     message = {**texts, "format": "flat"}
     if task == "text-generation" and modalities.get("message", message) != message:
         raise ValueError(f"{path}: modality_config must have message as {message}; got {shown(modalities)}")
+    _check_known(entries, task)
+
+
+def _check_known(entries: Entries, task: str = "feature-extraction") -> None:
+    """Refuse entries that are unknown, or that ask for other computations than the default."""
+    path, values = entries
+    entries.refuse_others(_KNOWN)
     for name in _UNSET:
         if task == "text-generation" and _is_of_template(name, values.get(name)):
             continue

@@ -15,7 +15,7 @@ from ...functions.runtime import num_threads as threads_of_calls
 from ...layers._constructor_arguments import checked_size
 from .pixels import PixelSteps
 from .settings import ImageSettings, read_image_settings
-from .sources import ImageSource, images_in, open_image, pillow
+from .sources import ImageSource, PlacedImage, images_in, open_image, pillow
 
 Images: TypeAlias = "ImageSource | Iterable[ImageSource]"
 Pixels: TypeAlias = NDArray[np.float32]  # [N, C, H, W]
@@ -116,11 +116,11 @@ class Preprocessing:
         pillow(_NAME)
         return self._serial(given) if is_one else self._parallel(given, block, workers)
 
-    def _serial(self, images: Iterable[ImageSource]) -> Iterator[Pixels]:
+    def _serial(self, images: Iterable[ImageSource | PlacedImage]) -> Iterator[Pixels]:
         for image in images:
             yield self._fill(np.empty((1, self.channels, *self.size), np.float32), 0, 0, image)
 
-    def _parallel(self, images: Iterable[ImageSource], size: int, workers: int) -> Iterator[Pixels]:
+    def _parallel(self, images: Iterable[ImageSource | PlacedImage], size: int, workers: int) -> Iterator[Pixels]:
         waiting: deque[tuple[Pixels, list[Future[Pixels]]]] = deque()
         source, index = iter(images), 0
         error: Exception | None = None
@@ -149,8 +149,10 @@ class Preprocessing:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _fill(self, out: Pixels, row: int, index: int, image: ImageSource) -> Pixels:
+    def _fill(self, out: Pixels, row: int, index: int, image: ImageSource | PlacedImage) -> Pixels:
         """Write the pixels of the image at `index` to a row of `out`; return `out`."""
+        if isinstance(image, PlacedImage):
+            index, image = image
         opened = open_image(_NAME, index, image, self._settings.to_rgb)
         self._steps.fill(f"{_NAME}: image {index}", out[row], opened)
         return out

@@ -11,12 +11,21 @@ from ..files.entries import Entries
 # The largest edge of an image that a model reads, and the largest number of Pillow for a filter of resampling.
 _MOST_EDGE, _MOST_RESAMPLE = 1 << 14, 5
 
+# The largest factor, mean and deviation: beyond it float32 has no numbers for some pixels.
+_MOST_FACTOR = 1e6
+
 _HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 _OF_CLIP = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
-_STEPS = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
+_STEPS: dict[str, Any] = {
+    "default_to_square": True,
+    "do_resize": True,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+}
 _SQUARE = {"height": 224, "width": 224}
 _CENTER = {"size": {"shortest_edge": 224}, "default_to_square": False, "do_center_crop": True, "crop_size": _SQUARE}
 
@@ -127,15 +136,17 @@ def read_image_settings(folder: Path) -> ImageSettings:
         If an entry is not valid, or is not known.
     """
     entries = _entries_in(folder)
-    given = {name: value for name, value in entries.values.items() if value is not None}  # null is the default
+    given = {name: value for name, value in entries.values.items() if value is not None or name in _READ}
     entries = Entries(entries.path, given)
     entries.refuse_others(_READ | _WITHOUT_EFFECT)
     entries = Entries(entries.path, _defaults(folder, entries) | given)
-    entries.expect({"do_pad": False, "data_format": "channels_first"})
+    for name, value in (("do_pad", False), ("data_format", "channels_first")):
+        if entries.has(name):
+            entries.choice(name, value)
     resize = crop = scale = mean = std = None
-    if entries.flag("do_resize"):
-        resize = _size(entries, "size", entries.flag("default_to_square", True))
-    if entries.flag("do_center_crop"):
+    if _flag(entries, "do_resize"):
+        resize = _size(entries, "size", _flag(entries, "default_to_square"))
+    if _flag(entries, "do_center_crop"):
         sizes = _size(entries, "crop_size", True)
         if "height" not in sizes:
             raise ValueError(f"{entries.path}: crop_size must have height and width; got {shown(sizes)}")
@@ -145,20 +156,22 @@ def read_image_settings(folder: Path) -> ImageSettings:
             f"{entries.path}: size must have height and width, or do_center_crop must be true, as a model reads images "
             f"of one size; got {shown(resize)}"
         )
-    if entries.flag("do_rescale"):
+    if _flag(entries, "do_rescale"):
         scale = entries.positive("rescale_factor")
-    if entries.flag("do_normalize"):
+        if not 1 / _MOST_FACTOR <= scale <= _MOST_FACTOR:
+            raise ValueError(f"{entries.path}: rescale_factor must be from 1e-6 to 1e6; got {shown(scale)}")
+    if _flag(entries, "do_normalize"):
         mean, std = _numbers(entries, "image_mean"), _numbers(entries, "image_std")
         if len(mean) != len(std):
             raise ValueError(f"{entries.path}: image_mean and image_std must have one length; got {mean} and {std}")
-        if entries.flag("do_convert_rgb") and len(mean) == 1:
+        if _flag(entries, "do_convert_rgb") and len(mean) == 1:
             raise ValueError(f"{entries.path}: image_mean must have three numbers, of red, green and blue; got {mean}")
-        if min(std) <= 0:
-            raise ValueError(f"{entries.path}: image_std must be positive; got {shown(list(std))}")
-    resample = entries.count("resample", 2)
+        if min(std) < 1 / _MOST_FACTOR:
+            raise ValueError(f"{entries.path}: image_std must be at least 1e-6; got {shown(list(std))}")
+    resample = entries.count("resample") if resize else 0
     if resample > _MOST_RESAMPLE:
         raise ValueError(f"{entries.path}: resample must be from 0 to {_MOST_RESAMPLE}; got {resample}")
-    return ImageSettings(entries.flag("do_convert_rgb"), resize, resample, crop, scale, mean, std)
+    return ImageSettings(_flag(entries, "do_convert_rgb"), resize, resample, crop, scale, mean, std)
 
 
 def _entries_in(folder: Path) -> Entries:
@@ -187,6 +200,11 @@ def _defaults(folder: Path, entries: Entries) -> dict[str, Any]:
     return _PROCESSORS[name]
 
 
+def _flag(entries: Entries, name: str) -> bool:
+    """Return true or false; null, and no entry, are false."""
+    return entries.has(name) and entries.flag(name)
+
+
 def _size(entries: Entries, name: str, to_square: bool) -> dict[str, int]:
     """Read a size: an edge, a height and a width, or an object with one of `_FORMS`."""
     given = entries.values.get(name)
@@ -210,6 +228,8 @@ def _numbers(entries: Entries, name: str) -> tuple[float, ...]:
     """Read a number for each channel, of one or three channels; one number counts for all three."""
     given = entries.values.get(name)
     numbers: list[Any] = given if isinstance(given, list) else [given] * 3
-    if len(numbers) not in (1, 3) or not all(type(each) in (int, float) and abs(each) < 1e6 for each in numbers):
+    if len(numbers) not in (1, 3) or not all(
+        type(each) in (int, float) and abs(each) <= _MOST_FACTOR for each in numbers
+    ):
         raise ValueError(f"{entries.path}: {name} must be numbers of one or three channels; got {shown(given)}")
     return tuple(map(float, numbers))

@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 # A PIL image, a path, a file object of bytes, or an array [H, W], [H, W, C] or [C, H, W].
 ImageSource: TypeAlias = "Image.Image | str | PathLike[str] | BinaryIO | Tensor"
+
+
+class PlacedImage(NamedTuple):
+    """An image with its place in the list of a caller, which messages name."""
+
+    place: int
+    image: ImageSource
+
 
 # The channels by which the axes of an array are told apart.
 _CHANNELS = (1, 3, 4)
@@ -81,6 +89,7 @@ def open_image(function: str, index: int, source: ImageSource, to_rgb: bool) -> 
         if 0 in given.size:
             raise ValueError(f"{what} must have pixels; got {given.size[1]} rows of {given.size[0]}")
         try:
+            given.load()
             if to_rgb:
                 return _on_white(image_module, given)
             return given if given.mode == "RGB" else _with_channels(np.array(given))
@@ -144,6 +153,8 @@ def _from_array(what: str, array: NDArray[Any], to_rgb: bool) -> NDArray[Any]:
         raise ValueError(f"{what} must be [H, W], [H, W, C] or [C, H, W] with pixels; got {array.shape}")
     if array.dtype.kind not in "buif":
         raise TypeError(f"{what} must have integers or floats; got {array.dtype}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"{what} must have finite numbers")
     if array.ndim == 2:
         array = array[:, :, None]
     elif array.shape[0] in _CHANNELS:
