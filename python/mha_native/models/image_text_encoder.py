@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
+from ..functions.linear import linear
 from ..functions.messages import in_the_name_of
 from ..functions.runtime import threads_of_call
 from ..layers._constructor_arguments import WeightDType, checked_dtypes
@@ -279,10 +280,9 @@ class ImageTextEncoder(PretrainedModel):
         with in_the_name_of(name):
             of_images = np.atleast_2d(self.encode_images(images, num_threads=num_threads))
             of_texts = np.atleast_2d(self.encode_texts(texts, num_threads=num_threads))
-        products = np.empty((len(of_images), len(of_texts)), np.float32)
-        for vector, result in zip(of_images, products, strict=True):  # so bits do not depend on the other images
-            for i, text in enumerate(of_texts):
-                result[i] = vector @ text
+        products = np.zeros((len(of_images), len(of_texts)), np.float32)
+        if products.size:  # bits do not depend on the other images and texts
+            products = linear(of_images, of_texts, num_threads=num_threads)
         products *= np.float32(self._scale)
         if self._bias is not None:
             products += np.float32(self._bias)

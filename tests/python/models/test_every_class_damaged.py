@@ -14,7 +14,7 @@ from typing import Any
 import damaged_models
 import numpy as np
 import pytest
-from damaged_models import CLASSES, PAIRS, TEXTS, TOKENS, Outcome
+from damaged_models import CLASSES, IMAGES, LETTERS, PAIRS, TEXTS, TOKENS, Outcome
 from matrix import matrix, nightly
 
 from mha_native.models import SentenceEncoder
@@ -154,6 +154,35 @@ def _oracle(name: str) -> Callable[[Path], list[Any]] | None:
             found = model(input_features=torch.from_numpy(features), decoder_input_ids=torch.tensor([[3, 8, 9]]))
         return [found.encoder_last_hidden_state.numpy(), found.logits[0].numpy(), None]
 
+    def seen(home: Path) -> list[Any]:
+        model = transformers.AutoModel.from_pretrained(home, **float32).eval()
+        with torch.no_grad():
+            found = getattr(model, "get_image_features", model)(_pixels(home))
+        return [found.pooler_output.numpy(), found.last_hidden_state.numpy()]
+
+    def labelled(home: Path) -> list[Any]:
+        model = transformers.AutoModelForImageClassification.from_pretrained(home, **float32).eval()
+        functions = {"regression": lambda x: x, "multi_label_classification": torch.sigmoid}
+        usual = torch.sigmoid if model.config.num_labels == 1 else lambda x: x.softmax(-1)
+        with torch.no_grad():
+            scores = functions.get(model.config.problem_type, usual)(model(_pixels(home)).logits)
+        return [scores.numpy(), [model.config.id2label[i] for i in range(model.config.num_labels)]]
+
+    def compared(home: Path) -> list[Any]:
+        model = transformers.AutoModel.from_pretrained(home, **float32).eval()
+        tokenizer = transformers.AutoTokenizer.from_pretrained(home)
+        options = {"padding": "max_length" if model.config.model_type == "siglip" else True, "truncation": True}
+        length = min(tokenizer.model_max_length, model.config.text_config.max_position_embeddings)
+        inputs = tokenizer(LETTERS, return_tensors="pt", max_length=length, **options)
+        with torch.no_grad():
+            texts, images = model.get_text_features(**inputs), model.get_image_features(_pixels(home))
+            logits = model(**inputs, pixel_values=_pixels(home)).logits_per_image
+        return [texts.pooler_output.numpy(), images.pooler_output.numpy(), logits.numpy()]
+
+    def _pixels(home: Path) -> Any:
+        processor = transformers.AutoImageProcessor.from_pretrained(home, backend="pil")
+        return processor(IMAGES, return_tensors="pt").pixel_values
+
     return {
         "SentenceEncoder": embeddings,
         "SentenceEncoder of words": embeddings,
@@ -164,6 +193,9 @@ def _oracle(name: str) -> Callable[[Path], list[Any]] | None:
         "TokenClassifier": entities,
         "CausalLM": logits,
         "Seq2SeqLM": translations,
+        "ImageEncoder": seen,
+        "ImageClassifier": labelled,
+        "ImageTextEncoder": compared,
         "SpeechSeq2Seq": heard,
     }.get(name)
 

@@ -420,12 +420,18 @@ def open_with_counts(name: str, folder: str, entries: Sequence[str], counts: Seq
         path = home / "model.gguf" if name.endswith("GGUF") else home / "config.json"
         raw = path.read_bytes()
         metadata, tensors = gguf_files.model(family) if name.endswith("GGUF") else (json.loads(raw), {})
-        for entry in metadata.keys() & {*entries, f"{family}.block_count"}:
+        read = ("text_config", "vision_config") if name == "ImageTextEncoder" else ("vision_config",)
+        sections = [metadata, *(metadata[part] for part in read if part in metadata)]
+        places = [(part, entry) for part in sections for entry in part.keys() & {*entries, f"{family}.block_count"}]
+        for part, entry in places:
+            given = part[entry]
             for count in counts:
                 if name.endswith("GGUF"):
                     changed = metadata | {entry: struct.pack("<IQ", 10, count)}
                     path.write_bytes(gguf_files.contents(changed, tensors))
                 else:
-                    path.write_text(json.dumps(metadata | {entry: count}), encoding="utf-8")
+                    part[entry] = count
+                    path.write_text(json.dumps(metadata), encoding="utf-8")
                 _write_outcome(name, home, 0)
+            part[entry] = given
         path.write_bytes(raw)
