@@ -34,15 +34,15 @@ ImportError
 {_FORMATS}truncate_dim, normalize, num_threads : optional
     These options of `mha_native.models.SentenceEncoder.encode`.
 """,
-    "sparse": f"""\
-{_FORMATS}max_active_dims, num_threads : optional
-    These options of `mha_native.models.SparseEncoder.encode`.
-""",
     "sparse_fields": """\
 {model_name}
 {prompts}
 {sparse}
 {sparse_kwargs}
+""",
+    "sparse": f"""\
+{_FORMATS}max_active_dims, num_threads : optional
+    These options of `mha_native.models.SparseEncoder.encode`.
 """,
     "sparse_kwargs": """\
 model_kwargs : dict, optional
