@@ -44,6 +44,7 @@ void resolve(Case& c) {
                       "step",
                       "encoder_layer",
                       "sentences",
+                      "images",
                       "decoder",
                       "attention_backward",
                       "linear_backward",

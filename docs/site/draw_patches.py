@@ -1,11 +1,11 @@
-"""Draw patches.svg, the picture of the page Images: python docs/site/draw_patches.py
+"""Draw patches.svg, the picture of the page Images: python docs/site/draw_patches.py FOLDER
 
 Needs torch and transformers: a small ViT learns in some minutes to name the shape among lines, in pictures that this
-program draws.
+program draws. It is saved in FOLDER, and read from there the next time.
 """
 
 import math
-import tempfile
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +27,10 @@ STEPS, BATCH = 1800, 64
 WIDTH = 6.4  # inches
 
 
-def picture(rng: np.random.Generator, shape: int, size: int = SIZE) -> Image.Image:
-    """Return a picture of a shape at a random place, and of lines in other colors."""
+def picture(
+    rng: np.random.Generator, shape: int, size: int = SIZE
+) -> tuple[Image.Image, tuple[float, float, float, float]]:
+    """Return a picture of a shape among lines, and the box of the shape: its left, upper, right and lower edge."""
     scale = size / SIZE
     image = Image.new("RGB", (size, size), tuple(int(level) for level in rng.integers(90, 166, 3)))
     draw = ImageDraw.Draw(image)
@@ -46,7 +48,7 @@ def picture(rng: np.random.Generator, shape: int, size: int = SIZE) -> Image.Ima
     else:
         angles = (math.radians(-90 + 120 * i) for i in range(3))
         draw.polygon([(x + radius * math.cos(a), y + radius * math.sin(a)) for a in angles], fill=color)
-    return image
+    return image, box
 
 
 def trained(folder: Path) -> Path:
@@ -63,7 +65,7 @@ def trained(folder: Path) -> Path:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, STEPS)
     for _ in range(STEPS):
         labels = rng.integers(0, len(SHAPES), BATCH)
-        pixels = processor([picture(rng, label) for label in labels], return_tensors="pt")
+        pixels = processor([picture(rng, label)[0] for label in labels], return_tensors="pt")
         loss = model(**pixels, labels=torch.from_numpy(labels)).loss
         optimizer.zero_grad()
         loss.backward()
@@ -74,31 +76,31 @@ def trained(folder: Path) -> Path:
     return folder
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        _draw(trained(Path(folder)))
-
-
-def _draw(folder: Path) -> None:
-    """Draw three pictures, each with the weights from the row of the class in the head that looks at the shape."""
+def main(name: str) -> None:
+    """Draw a picture of each shape, with the weights from the row of the class in the head that looks at shapes."""
+    folder = Path(name)
+    if not (folder / "config.json").exists():
+        trained(folder)
     rng = np.random.default_rng(1000)
     classifier, encoder = ImageClassifier.from_pretrained(folder), ImageEncoder.from_pretrained(folder)
-    tests = [(label, picture(rng, label)) for label in rng.integers(0, len(SHAPES), 300).tolist()]
-    best = classifier.classify([image for _, image in tests], top_k=1)
-    right = sum(found[0]["label"] == SHAPES[label] for found, (label, _) in zip(best, tests, strict=True))
-    print(f"{right} of {len(tests)} right")
-    pictures = [picture(rng, label, 8 * SIZE) for label in range(len(SHAPES))]
-    maps = [_maps(encoder, image) for image in pictures]
-    layer, head = np.unravel_index(np.mean([of_image.max((2, 3)) for of_image in maps], 0).argmax(), maps[0].shape[:2])
+    tests = [(label, *picture(rng, label)) for label in rng.integers(0, len(SHAPES), 300).tolist()]
+    best = classifier.classify([image for _, image, _ in tests], top_k=1)
+    is_right = [found[0]["label"] == SHAPES[label] for found, (label, _, _) in zip(best, tests, strict=True)]
+    print(f"{sum(is_right)} of {len(tests)} right")
+    shares = np.mean([_inside(_maps(encoder, image), box) for _, image, box in tests[:60]], 0)
+    layer, head = np.unravel_index(shares.argmax(), shares.shape)
+    print(
+        f"layer {layer + 1}, head {head + 1}: {shares[layer, head]:.0%} of the weights are inside the box of the shape"
+    )
     figure = Figure(figsize=(WIDTH, 0.74 * WIDTH), layout="constrained")
-    panels = figure.subplots(2, len(pictures))
-    for image, of_image, (above, below) in zip(pictures, maps, panels.T, strict=True):
+    panels = figure.subplots(2, len(SHAPES))
+    for label, (above, below) in enumerate(panels.T):
+        image, _ = picture(rng, label, 8 * SIZE)
         (found,) = classifier.classify(image, top_k=1)
+        weights = _maps(encoder, image)[layer, head]
+        light = np.asarray(Image.fromarray(weights / weights.max()).resize(image.size, Image.Resampling.NEAREST))
         above.imshow(image)
-        below.imshow(image)
-        weights = of_image[layer, head]
-        shade = np.asarray(Image.fromarray(weights / weights.max()).resize(image.size, Image.Resampling.BICUBIC))
-        below.imshow(np.zeros_like(shade), cmap="gray", alpha=0.85 * (1 - np.clip(shade, 0, 1)), vmin=0, vmax=1)
+        below.imshow(np.asarray(image) / 255 * (0.15 + 0.85 * light[:, :, None]))
         above.set_title(f"{found['label']}, {found['score']:.0%}", fontsize=10)
     panels[1, 1].set_xlabel(f"layer {layer + 1}, head {head + 1}: where the row of the class looks", fontsize=10)
     for panel in panels.flat:
@@ -115,5 +117,12 @@ def _maps(encoder: ImageEncoder, image: Image.Image) -> NDArray[np.float32]:
     return weights.reshape(*weights.shape[:2], *encoder.patch_grid)
 
 
+def _inside(maps: NDArray[np.float32], box: tuple[float, float, float, float]) -> NDArray[np.float32]:
+    """Return the share of the weights in patches that the box of a shape touches, [layers, H]."""
+    left, upper, right, lower = (round(edge) for edge in np.array(box) / PATCH + (-0.5, -0.5, 0.5, 0.5))
+    part = maps[:, :, max(upper, 0) : lower, max(left, 0) : right]
+    return part.sum((2, 3)) / maps.sum((2, 3))
+
+
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

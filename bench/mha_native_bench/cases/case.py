@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,12 @@ Array = NDArray[Any]
 QUERY_TOKENS = 11  # of the query of pairs, three special ones included
 
 KINDS = (
-    "sdpa", "cached", "ragged", "mha", "step", "encoder_layer", "sentences", "decoder",
+    "sdpa", "cached", "ragged", "mha", "step", "encoder_layer", "sentences", "images", "decoder",
     "attention_backward", "linear_backward", "training", "experts", "linear",
 )  # fmt: skip
 
 PAGES = ("", "in order", "shuffled", "shared")
+PATCH = 16  # rows and columns of pixels of a patch
 BLOCK = 64  # queries and keys of a block of a block mask
 
 FULL_EVERY = 3  # layers of ModernBERT: the first, the fourth and so on have no window
@@ -165,7 +167,9 @@ class Case:
             raise ValueError(f"case {self.name}: F and activation are for layers with a feed-forward")
         if self.kind == "training" and (self.dtype != "f32" or self.weights or self.causal):
             raise ValueError(f"case {self.name}: training is in f32, of an encoder that sees all keys")
-        if self.layers < 1 or (self.layers > 1 and self.kind not in ("training", "sentences", "decoder")):
+        if self.kind == "images" and (self.causal or self.image_size**2 != (self.Tq - 1) * PATCH**2):
+            raise ValueError(f"case {self.name}: an image has rows of a square of patches and one more, which see all")
+        if self.layers < 1 or (self.layers > 1 and self.kind not in ("training", "sentences", "images", "decoder")):
             raise ValueError(f"case {self.name}: layers must be at least 1, and more are for whole models only")
         if self.texts and (self.kind != "sentences" or self.shortest < 3):
             raise ValueError(f"case {self.name}: texts are for sentences of 3 tokens or more, two of which are special")
@@ -193,7 +197,7 @@ class Case:
     @property
     def is_layer(self) -> bool:
         """Whether there are weights."""
-        return self.kind in ("mha", "step", "encoder_layer", "training", "sentences", "decoder", "experts", "linear")
+        return self.has_feed_forward or self.kind in ("mha", "step", "experts", "linear")
 
     @property
     def is_cross(self) -> bool:
@@ -207,7 +211,7 @@ class Case:
 
     @property
     def has_feed_forward(self) -> bool:
-        return self.kind in ("encoder_layer", "training", "sentences", "decoder")
+        return self.kind in ("encoder_layer", "training", "sentences", "images", "decoder")
 
     @property
     def is_modern(self) -> bool:
@@ -218,8 +222,13 @@ class Case:
     def is_of_python(self) -> bool:
         """Whether this is measured from Python alone: gradients, a whole model or one product, attention over a cache
         or with a block mask."""
-        is_one = self.kind in ("cached", "decoder", "experts", "linear")
+        is_one = self.kind in ("cached", "images", "decoder", "experts", "linear")
         return is_one or self.is_backward or self.blocks > 0 or bool(self.family)
+
+    @property
+    def image_size(self) -> int:
+        """The height and width of an image, whose patches are all rows but the first."""
+        return PATCH * math.isqrt(self.Tq - 1)
 
     @property
     def is_ragged(self) -> bool:
@@ -378,6 +387,9 @@ class Case:
         products = queries * self.matrices_of_layer
         if self.is_cross:
             products += (self.B * self.Tk - queries) * of_memory
+        if self.kind == "images":
+            of_patches = 2 * self.B * (self.Tq - 1) * 3 * PATCH**2 * self.E
+            return 4 * self.H * self.D * pairs + 2 * self.layers * products + of_patches
         attention, maps = 4 * self.H * self.D * pairs, 2 * self.layers * products + 2 * self.B * self.E * self.V
         return attention * 7 // 2 + 3 * maps if self.kind == "training" else attention + maps
 
@@ -432,6 +444,8 @@ class Case:
         queries, size = int(self.lengths.sum()), self.itemsize
         if self.kind == "sentences":  # one row of the embedding table for each token, one result for each text
             return (queries + self.B) * self.E * size + self.weight_bytes
+        if self.kind == "images":  # pixels, one vector for each image
+            return self.B * (3 * self.image_size**2 + self.E) * size + self.weight_bytes
         if self.kind == "decoder":
             return (queries * self.E + self.B * self.V) * size + self.streamed_bytes
         if self.kind == "linear":

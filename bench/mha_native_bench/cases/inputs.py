@@ -30,11 +30,12 @@ class Inputs:
         Attention: query, key and value; what a cache holds is given so, too. A layer: x [B, Tq, E], and the memory
         [B, Tk, E] if it attends to one. Gradients: the arguments, a bias left out, and the gradient by the result.
         Training: x, and the gradient by the result. A step: all tokens [B, Tk, E], of which it computes the last.
-        Sentences: the token ids of each text. A decoder: those of all sequences [B, Tk].
+        Sentences: the token ids of each text. A decoder: those of all sequences [B, Tk]. Images: pixels
+        [B, 3, height, width].
     state : dict
         Weights of the layer, as torch names them; of a decoder, those of the whole model.
     model : path
-        The directory of the model that sentences are for.
+        The directory of the model that sentences or images are for.
     texts : tuple of str
         Whose tokens the arrays are, if the case begins with texts; of pairs the query, and then the documents.
     blocks : dict
@@ -78,6 +79,12 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
             return Inputs(tokens, {}, model, texts)
         of_all = np.random.default_rng(0)  # the same tokens for all formats of weights
         return Inputs(tuple(of_all.integers(0, VOCABULARY, length) for length in case.lengths.tolist()), {}, model)
+    if case.kind == "images":
+        if model is None:
+            raise ValueError(f"{case.name} needs a model")
+        size = case.image_size
+        pixels = np.random.default_rng(0).standard_normal((case.B, 3, size, size), np.float32)
+        return Inputs((pixels,), {}, model)  # the same pixels for all dtypes of the model
     if case.kind == "decoder":
         of_prompts = np.random.default_rng(0).integers(0, case.V, (case.B, case.Tk))
         return Inputs((of_prompts,), language_model_state(case), blocks=language_model_blocks(case))
@@ -114,7 +121,7 @@ def linear_map(case: Case) -> Inputs:
 
 def in_dtype(inputs: Inputs, case: Case) -> Inputs:
     """The same numbers rounded to the dtype of `case`. Token ids, and models in files, stay as they are."""
-    if case.kind in ("sentences", "decoder"):
+    if case.kind in ("sentences", "images", "decoder"):
         return inputs
     arrays = tuple(array.astype(case.np_dtype, copy=False) for array in inputs.arrays)
     return Inputs(arrays, {name: array.astype(case.np_dtype, copy=False) for name, array in inputs.state.items()})

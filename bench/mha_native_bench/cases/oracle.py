@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 import mha_native
 from mha_native import reference
 from mha_native_bench.cases.case import BLOCKED, DTYPES, QUERY_TOKENS, WEIGHTS, Array, Case
-from mha_native_bench.cases.inputs import Inputs
+from mha_native_bench.cases.image_model import vit_vectors
+from mha_native_bench.cases.inputs import Inputs, make_inputs
 from mha_native_bench.cases.language_model import language_model_logits, language_model_state
 from mha_native_bench.cases.modernbert import modernbert_rows
 from mha_native_bench.cases.sentence_model import bert_layer
@@ -35,6 +36,10 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
         texts = tuple(tuple(tokens.tolist()) for tokens in sequences)
         with one_blas_thread():
             return sentence_oracle(same, texts, inputs.model) if case.kind == "sentences" else logits(same, texts)
+    if case.kind == "images":
+        same = replace(case, name="", dtype="f32", weights="", against="", quick=False, extra=False)
+        with one_blas_thread():
+            return image_oracle(same, inputs.model)
     arrays = [array.astype(np.float64) for array in inputs.arrays]
     if case.kind == "experts":
         return experts(case, arrays[0], inputs.state)
@@ -96,6 +101,15 @@ def joined(gradients: Iterable[Array]) -> Array:
 def logits(case: Case, sequences: Texts) -> NDArray[np.float64]:
     """The logits [B, V] behind the last token of each sequence."""
     return language_model_logits(case, np.array(sequences), language_model_state(case))
+
+
+@lru_cache(maxsize=1)
+def image_oracle(case: Case, directory: Path) -> NDArray[np.float64]:
+    """The vectors [B, E] of images by the model in `directory`."""
+    from safetensors.numpy import load_file
+
+    (pixels,) = make_inputs(case, directory).arrays
+    return vit_vectors(case, load_file(directory / "model.safetensors"), pixels)
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mha_native_bench.cases.case import QUERY_TOKENS, Array, Case
+from mha_native_bench.cases.image_model import write_vit
 from mha_native_bench.cases.modernbert import POSITIONS as MODERNBERT_POSITIONS
 from mha_native_bench.cases.modernbert import modernbert_config, modernbert_tensors
 from mha_native_bench.cases.weights import encoder_layer_state
@@ -49,20 +50,20 @@ class Models:
 
     def directory(self, case: Case) -> Path | None:
         """Where the model of `case` is; None for a case that needs no model."""
-        if case.kind != "sentences":
+        if case.kind not in ("sentences", "images"):
             return None
-        if self._given is not None and not case.pairs and not case.family:  # the given one is a BERT without a head
+        is_bert = case.kind == "sentences" and not case.pairs and not case.family  # as the given one, without a head
+        if self._given is not None and is_bert:
             check_model(case, self._given)
             return self._given
         if self._written is None:
             self._written = TemporaryDirectory()
-        sizes = (
-            f"{case.layers} {case.E} {case.H} {case.F} {case.activation}{' pairs' * case.pairs} {case.family}".strip()
-        )
+        kind = "pairs" if case.pairs else case.family or case.kind
+        sizes = f"{case.layers} {case.E} {case.H} {case.F} {case.activation} {kind}"
         directory = Path(self._written.name) / sizes
         if not directory.exists():
             directory.mkdir()
-            write_model(case, directory)
+            (write_vit if case.kind == "images" else write_model)(case, directory)
         return directory
 
 

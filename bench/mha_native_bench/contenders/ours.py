@@ -52,6 +52,9 @@ class Ours(Contender):
             return [
                 Program(self.name, threads, lambda: model.encode_tokens(texts, normalize=True, num_threads=threads))
             ]
+        if case.kind == "images":
+            images, pixels = load_image_model(inputs.model, case.dtype_name, case.weight_dtype), inputs.arrays[0]
+            return [Program(self.name, threads, lambda: images._embed_pixels(pixels, threads))]
         if case.kind == "decoder":
             return [Program(self.name, threads, decoder(case, inputs, threads))]
         x = inputs.arrays[0]
@@ -247,6 +250,14 @@ def make_decoder(case: Case, weights: dict[str, Any], stored: Any) -> tuple[Any,
     model = mha_native.CausalDecoder.from_layers(layers, norm("norm"))
     head = mha_native.Linear.from_weights(weights[EMBEDDINGS], weight_dtype=stored)
     return model, head
+
+
+@lru_cache(maxsize=2)
+def load_image_model(directory: Path, dtype: str, weight_dtype: str | None) -> Any:
+    """The model of images, shared as `load_model`."""
+    from mha_native.models import ImageEncoder
+
+    return ImageEncoder.from_pretrained(directory, dtype=dtype, weight_dtype=weight_dtype)
 
 
 @lru_cache(maxsize=2)

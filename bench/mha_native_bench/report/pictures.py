@@ -32,6 +32,7 @@ TITLES = {
     "encoder_layer": "layers of an encoder",
     "training": "training of encoders",
     "sentences": "sentence models",
+    "images": "image models",
     "decoder": "language models",
     "experts": "experts",
 }

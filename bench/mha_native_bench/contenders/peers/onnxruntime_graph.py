@@ -48,7 +48,7 @@ class Builder:
         self.weights: dict[str, Array] = {}
         self.name = ""
 
-    def add(self, operator: str, *inputs: str, results: int = 1, domain: str = CONTRIB, **attributes: float) -> str:
+    def add(self, operator: str, *inputs: str, results: int = 1, domain: str = CONTRIB, **attributes: Any) -> str:
         names = [f"{operator} {len(self.nodes)} {i}" for i in range(results)]
         self.nodes.append(helper.make_node(operator, inputs, names, domain=domain, **attributes))
         return names[0]

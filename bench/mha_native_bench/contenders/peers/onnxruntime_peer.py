@@ -15,7 +15,7 @@ from mha_native_bench.contenders.contender import CannotCompute, Contender, Prog
 from mha_native_bench.contenders.peers.onnxruntime_attention import attention_models
 from mha_native_bench.contenders.peers.onnxruntime_graph import Model
 from mha_native_bench.contenders.peers.onnxruntime_layers import layer_models
-from mha_native_bench.contenders.peers.onnxruntime_models import sentence_model
+from mha_native_bench.contenders.peers.onnxruntime_models import image_model, sentence_model
 from mha_native_bench.contenders.peers.onnxruntime_modern import (
     decoder_model,
     empty_caches,
@@ -41,6 +41,8 @@ class OnnxRuntime(Contender):
             return self._decoder(case, inputs, threads)
         if case.kind == "sentences":
             return self._sentences(case, inputs, threads)
+        if case.kind == "images":
+            return self._images(case, inputs, threads)
         if case.kind == "linear":
             return self._product(case, inputs, threads)
         return [
@@ -61,6 +63,13 @@ class OnnxRuntime(Contender):
             run, parts = embedding(model, threads, batches, case.E)
             programs.append(Program(self.name, threads, run, to_array=partial(embeddings, order, parts), variant=form))
         return programs
+
+    def _images(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if case.dtype != "f32" or case.weights:
+            raise CannotCompute("no 16-bit MatMul on a CPU" if case.dtype != "f32" else f"no {case.weights} here")
+        model = image_model(case, inputs.model, inputs.arrays[0])
+        run = bound(model, threads, new_session)
+        return [Program(self.name, threads, run, to_array=model.to_array, variant=model.operator)]
 
     def _modernbert(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if case.shortest < case.Tq:

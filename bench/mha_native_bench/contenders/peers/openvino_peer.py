@@ -20,7 +20,7 @@ from mha_native_bench.contenders.peers.openvino_paged import paged_programs
 from mha_native_bench.contenders.peers.openvino_products import compress, groups_of, product_graph
 from mha_native_bench.contenders.peers.text_batches import Batches, forms, in_order
 from mha_native_bench.contenders.peers.transformers_decoder import load_decoder
-from mha_native_bench.contenders.peers.transformers_peer import load_embedder
+from mha_native_bench.contenders.peers.transformers_peer import load_embedder, load_vit
 
 
 class OpenVino(Contender):
@@ -45,6 +45,8 @@ class OpenVino(Contender):
             return self._product(case, inputs, threads)
         if case.kind == "decoder":
             return self._prompt(case, inputs, threads)
+        if case.kind == "images":
+            return self._images(case, inputs, threads)
         if case.weights == "int4":
             raise CannotCompute("int4 models are made by another package")
         if case.kind != "sentences":
@@ -69,6 +71,16 @@ class OpenVino(Contender):
                     )
                 )
         return programs
+
+    def _images(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if case.weights:
+            raise CannotCompute("int8 models are made by another package")
+        (pixels,) = inputs.arrays
+        model = converted_vit(inputs.model).clone()
+        model.reshape(dict.fromkeys(model.inputs, pixels.shape))
+        request = openvino.Core().compile_model(model, "CPU", settings(case.dtype, threads)).create_infer_request()
+        run = lambda: request.infer([pixels], share_inputs=True, share_outputs=True)[0]  # noqa: E731
+        return [Program(self.name, threads, run)]
 
     def _prompt(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         """A prompt without a cache, of which OpenVINO has only what grows inside of a model."""
@@ -164,6 +176,28 @@ def compiled(
     if shape is not None:
         model.reshape(dict.fromkeys(model.inputs, shape))
     return openvino.Core().compile_model(model, "CPU", settings(precision, threads)).create_infer_request()
+
+
+@cache
+def converted_vit(directory: Path) -> Any:
+    """The ViT of transformers as a model of OpenVINO, of pixels to vectors."""
+    model = FirstRow(load_vit(directory, "f32"))
+    size = model.encoder.config.image_size
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about deprecated functions of torch that the tracing calls
+        return openvino.convert_model(model, example_input=torch.zeros(1, 3, size, size))
+
+
+class FirstRow(torch.nn.Module):  # type: ignore[misc]  # a class without types
+    """Pixels [B, 3, height, width] to vectors [B, E]."""
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        row: torch.Tensor = self.encoder(pixel_values=pixels).last_hidden_state[:, 0]
+        return row
 
 
 @cache

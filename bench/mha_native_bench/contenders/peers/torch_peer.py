@@ -33,7 +33,7 @@ class Torch(Contender):
 
     def programs(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         case = of_arrays(case)
-        if case.kind in ("sentences", "decoder"):
+        if case.kind in ("sentences", "images", "decoder"):
             raise CannotCompute("by transformers")
         if case.weights == "bf16" or case.cache:
             raise CannotCompute("no 16 bits behind float32")

@@ -1,4 +1,4 @@
-"""Transformers on torch, with fused attention: its BERT and ModernBERT with mean pooling, and its Llama."""
+"""Transformers on torch, with fused attention: its BERT and ModernBERT with mean pooling, its ViT and its Llama."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class Transformers(Contender):
             return decoder_programs(self.name, case, inputs, threads)
         if case.kind == "experts":
             return experts_programs(self.name, case, inputs, threads)
+        if case.kind == "images":
+            return self._images(case, inputs, threads)
         if case.kind != "sentences":
             raise CannotCompute("models only")
         if case.weights:  # dynamic quantization gives all rows of a batch one scale
@@ -55,6 +57,14 @@ class Transformers(Contender):
 
         return [program(*form) for form in forms(case, inputs)]
 
+    def _images(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
+        if case.weights or case.dtype not in ("f32", "bf16"):
+            raise CannotCompute(f"no {case.weights or case.dtype_name} here")
+        model = load_vit(inputs.model, case.dtype)
+        pixels = torch.from_numpy(inputs.arrays[0]).to(model.dtype)
+        run = lambda: model(pixel_values=pixels).last_hidden_state[:, 0]  # noqa: E731
+        return [Program(self.name, threads, run, turn(threads, True), array_of)]
+
 
 class Embedder(torch.nn.Module):  # type: ignore[misc]  # a class without types
     """Token ids [B, T], and a mask [B, T] if there is padding, to embeddings [B, E] of length 1."""
@@ -71,6 +81,14 @@ class Embedder(torch.nn.Module):  # type: ignore[misc]  # a class without types
             unmasked = mask[..., None].to(rows.dtype)
             mean = (rows * unmasked).sum(dim=1) / unmasked.sum(dim=1)
         return functional.normalize(mean, dim=-1)
+
+
+@lru_cache(maxsize=1)
+def load_vit(directory: Path, dtype: str) -> Any:
+    """The model of images, shared by all numbers of threads."""
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+    options = {"attn_implementation": "sdpa", "add_pooling_layer": False}
+    return transformers.ViTModel.from_pretrained(directory, dtype=kind, **options).eval()
 
 
 @lru_cache(maxsize=1)
