@@ -74,6 +74,7 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
 LANGUAGE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SEQ2SEQ_MODEL = "facebook/bart-large-cnn"
 SPARSE_MODEL = "naver/splade-v3"
+MULTI_VECTOR_MODEL = "lightonai/GTE-ModernColBERT-v1"
 SPEECH_MODEL = "openai/whisper-tiny.en"
 SPOKEN_MODEL = "tiny.en"  # with the weights of the package, in documents that have text of recordings
 
@@ -149,7 +150,7 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
     """Enter an empty folder, without a network: it has the models that `code` names in full, and no other."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_CACHE", str(folder / "cache"))
-    for name in (*CLASSIFIERS, LANGUAGE_MODEL, SEQ2SEQ_MODEL, SPARSE_MODEL, SPEECH_MODEL):
+    for name in (*CLASSIFIERS, LANGUAGE_MODEL, SEQ2SEQ_MODEL, SPARSE_MODEL, MULTI_VECTOR_MODEL, SPEECH_MODEL):
         (folder / name).parent.mkdir(exist_ok=True)
     if f'"{SENTENCE_MODEL}"' in code:
         (folder / SENTENCE_MODEL).symlink_to(request.getfixturevalue("model_directory").resolve())
@@ -179,6 +180,12 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
         import tiny_bert
 
         tiny_bert.write_masked(folder / SPARSE_MODEL)
+    if f'"{MULTI_VECTOR_MODEL}"' in code:
+        pytest.importorskip("tokenizers")
+        pytest.importorskip("safetensors")
+        import tiny_multi_vector
+
+        tiny_multi_vector.write_pylate(folder / MULTI_VECTOR_MODEL)
     if f'"{SPOKEN_MODEL}"' in code:
         pytest.importorskip("tokenizers")
         from recordings import recording_file
