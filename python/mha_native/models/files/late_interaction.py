@@ -62,6 +62,19 @@ class LateInteractionFiles(NamedTuple):
     skipped: Skipped
 
 
+def is_late_interaction(home: Path) -> bool:
+    """Return whether the files in `home` say that the model is a multi-vector encoder.
+
+    Raises OSError or ValueError if a file cannot be read.
+    """
+    path = home / SETTINGS_FILE
+    if (home / "modules.json").exists():
+        values = read_json(path, dict) if path.exists() else {}
+        return values.get("model_type") in ("MultiVectorEncoder", "ColBERT") or "query_prefix" in values
+    path = home / "config.json"
+    return path.exists() and read_json(path, dict).get("architectures") == ["HF_ColBERT"]
+
+
 def read_late_interaction(home: Path) -> LateInteractionFiles:
     """Read the parts of the multi-vector encoder in `home`.
 
