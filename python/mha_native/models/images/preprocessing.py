@@ -154,7 +154,7 @@ class Preprocessing:
         if isinstance(image, PlacedImage):
             index, image = image
         opened = open_image(_NAME, index, image, self._settings.to_rgb)
-        self._steps.fill(f"{_NAME}: image {index}", out[row], opened)
+        self._steps.fill(f"{_NAME}: images: image {index}", out[row], opened)
         return out
 
     def __repr__(self) -> str:
