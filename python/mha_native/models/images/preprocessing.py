@@ -27,7 +27,7 @@ _NAME = "Preprocessing"
 
 
 class Preprocessing:
-    """From images to pixels: open, resize, crop, scale and normalize as the files of a model say.
+    """The steps from images to pixels: open, resize, crop, scale and normalize, as the files of a model say.
 
     `read_preprocessing` makes it from files, and models have it as their attribute ``preprocessing``.
 
