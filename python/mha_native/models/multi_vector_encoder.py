@@ -149,7 +149,7 @@ class MultiVectorEncoder(TextEncoder):
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
             home = find_directory(model)
             files = read_late_interaction(home)
-            settings = _read_settings(home, files)
+            settings = read_late_settings(home, files)
             opened = open_model(FolderSource(files.transformer), EMBEDDING)
             front_end = opened.config.stacks[0].front_end
             limits = front_end.max_positions or 0, files.is_listed, front_end.first_position
@@ -360,7 +360,8 @@ def _tokens(ids: list[int], side: _Side) -> _Tokens:
     return _Tokens(ids, seen, kept)
 
 
-def _read_settings(home: Path, files: LateInteractionFiles) -> Settings:
+def read_late_settings(home: Path, files: LateInteractionFiles) -> Settings:
+    """Read the prompts and the similarity of a multi-vector encoder, by the errors of `read_settings`."""
     if not files.is_listed:
         return Settings(similarity="maxsim")
     return read_settings(home, "ColBERT" if files.normalize else "MultiVectorEncoder")
