@@ -121,8 +121,8 @@ class BGEM3Encoder(TextEncoder):
             head = HeadConfig(Pooling(("cls",)), (), True, config.embed_dim)
             if is_listed and (found := read_head(modules, config.embed_dim)) != head:
                 normalize = "" if found.normalize else " without Normalize"
-                got = f"{listed(found.pooling.modes)}{normalize}"
-                raise ValueError(f"{home / 'modules.json'} must have Pooling of cls, and Normalize; got {got}")
+                modes = f"{listed(found.pooling.modes)}{normalize}"
+                raise ValueError(f"{home / 'modules.json'} must have Pooling of cls, and Normalize; got {modes}")
             tokenizer = read_tokenizer(folder, config.vocab_size, sentences, needs_first_token=True)
             settings = read_settings(home) if is_listed else Settings()
             return cls(opened.load(kind, stored), tokenizer, Head(head), heads, sentences, settings)

@@ -54,8 +54,8 @@ class MultiVectorEncoder(Embedder):
     Notes
     -----
     In contrast to that class, results are arrays unless `convert_to_numpy` is False or an argument is a tensor.
-    `encode` without a task reads documents. The marker of a role stands before any prompt, also an empty one, as in PyLate.
-    Several threads may use a model at once.
+    `encode` without a task reads documents. The marker of a role stands before any prompt, also an empty one, as in
+    PyLate. Several threads may use a model at once.
 
     Examples
     --------
