@@ -14,7 +14,7 @@
 // Traffic. Numbers of the accumulator's type are read where they lie. 16-bit elements that no instruction multiplies,
 // and bytes, become operands 64 tokens at a time, in level 1, and are read there by all lanes. Every token of a document
 // is read from memory once for all lanes of a call. With 32 query tokens of 128 features that is a multiply-add for each
-// eighth of a byte, so that two cores of a Zen 5 wait for memory at f32: docs/decisions/0034. The next tokens are
+// eighth of a byte, so that two cores of a Zen 5 wait for memory at f32: docs/decisions/0035. The next tokens are
 // prefetched strip by strip.
 //
 // Numerics. A product is summed in the order of the features, in parts of kPartialSumTerms, as in attention. The largest
