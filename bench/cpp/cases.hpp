@@ -29,6 +29,7 @@ struct Case {
   bool cold = false;
   bool texts = false;                 // as for sentences that are tokens: what begins with texts is not measured in C++
   bool pairs = false;                 // of texts
+  bool sparse = false;                // embeddings; with `texts`
   bool quick = false, extra = false;  // of runs with other libraries
 
   DType element() const;
@@ -46,7 +47,8 @@ struct Case {
   /// Whether this is measured from Python alone: gradients, experts, ModernBERT, a decoder, a linear map, attention
   /// over a cache or with a block mask.
   bool is_of_python() const {
-    const bool is_one = kind == "decoder" || kind == "images" || kind == "cached" || kind == "experts" || kind == "linear";
+    const bool is_one =
+        kind == "decoder" || kind == "images" || kind == "cached" || kind == "experts" || kind == "linear";
     return is_one || is_backward() || blocks > 0 || !family.empty();
   }
   bool is_backward() const { return kind == "attention_backward" || kind == "linear_backward" || kind == "training"; }

@@ -170,8 +170,8 @@ struct SetsAFlag {
 
 TEST(Cancellation, AFlagEndsACallWithTheTasksUnderWay) {
   constexpr Index kMany = 1 << 20;
-  using Run = decltype(Executor::parallel_for);
-  for (const Run run : {Run{nullptr}, Run{on_the_caller}, Run{on_other_threads}}) {
+  using ParallelFor = decltype(Executor::parallel_for);
+  for (const ParallelFor run : {ParallelFor{nullptr}, ParallelFor{on_the_caller}, ParallelFor{on_other_threads}}) {
     std::optional<ExecutorScope> executor;
     if (run != nullptr) executor.emplace(Executor{run, nullptr, 3});
     for (const int threads : {1, 3}) {

@@ -122,6 +122,8 @@ class MhaNativeSparseEmbedding(SparseFields, BaseSparseEmbedding):
     {sparse_fields}
     embed_batch_size : int, default 256
         The number of texts that LlamaIndex embeds in one call.
+    num_workers : int, optional
+        An argument of every embedding of LlamaIndex.
 
     {errors}
 

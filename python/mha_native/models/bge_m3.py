@@ -11,8 +11,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import widened
-from ..functions.messages import in_the_name_of, listed, name_of_type
+from ..functions.messages import in_the_name_of, listed, name_of_type, shown
 from ..functions.runtime import threads_of_call
+from ..functions.scalars import checked_real
 from ..layers._constructor_arguments import WeightDType, checked_dtypes
 from ..layers.linear import Linear
 from .architecture.family import EMBEDDING
@@ -27,7 +28,7 @@ from .files.sentence_files import SentenceConfig, read_sentence_config
 from .heads.embedding import Head, HeadConfig, read_head
 from .heads.pooling import Pooling, scaled_to_length_1
 from .heads.sparse import SparseEmbeddings
-from .text.inputs import checked_texts
+from .text.inputs import checked_texts, text_or_pair
 from .text.prompts import Settings, read_settings
 from .text.tokenizer import Tokenizer, read_tokenizer, require_library
 from .text_encoder import TextEncoder
@@ -245,6 +246,11 @@ class BGEM3Encoder(TextEncoder):
             As `encode` returns it in ``colbert_vecs``.
         document : float32 [Tk, D]
         """
+        name = "BGEM3Encoder.colbert_score"
+        query, document = (_matrix(name, *given) for given in (("query", query), ("document", document)))
+        if query.shape[1] != document.shape[1]:
+            got = f"got {query.shape[1]} and {document.shape[1]}"
+            raise ValueError(f"{name}: query and document must have as many features; {got}")
         return float((query @ document.T).max(axis=1).mean()) if len(query) and len(document) else 0.0
 
     def compute_score(
@@ -272,16 +278,22 @@ class BGEM3Encoder(TextEncoder):
             sum of their weights.
         """
         name = f"{type(self).__name__}.compute_score"
-        weights = np.asarray(weights_for_different_modes, np.float64)
-        if weights.shape != (3,) or not np.isfinite(weights).all() or 0 in (weights[:2].sum(), weights.sum()):
+        given = weights_for_different_modes
+        if not isinstance(given, (list, tuple, np.ndarray)) or len(given) != 3:
+            raise ValueError(f"{name}: weights_for_different_modes must be 3 numbers; got {shown(given)}")
+        weights = np.array([checked_real(name, "weights_for_different_modes", weight) for weight in given])
+        if 0 in (weights[:2].sum(), weights.sum()):
             got = f"got {weights.tolist()}"
             raise ValueError(f"{name}: weights_for_different_modes must be 3 numbers whose sums are not 0; {got}")
         options: Any = {"return_sparse": True, "return_colbert_vecs": True, "num_threads": num_threads}
+        pairs = [text_or_pair(f"{name}: sentence_pairs", pair, i) for i, pair in enumerate(sentence_pairs)]
+        if (i := next((i for i, pair in enumerate(pairs) if isinstance(pair, str)), None)) is not None:
+            raise ValueError(f"{name}: sentence_pairs must be pairs of texts; got one text at {i}")
         with in_the_name_of(name, texts="sentence_pairs"):
-            queries, documents = (self.encode([pair[i] for pair in sentence_pairs], **options) for i in (0, 1))
+            queries, documents = (self.encode([pair[i] for pair in pairs], **options) for i in (0, 1))
         dense = (queries["dense_vecs"] * documents["dense_vecs"]).sum(axis=1).astype(np.float64)
-        pairs = zip(queries["lexical_weights"], documents["lexical_weights"], strict=True)
-        sparse = np.array([_product(one, other) for one, other in pairs], np.float64)
+        weighted = zip(queries["lexical_weights"], documents["lexical_weights"], strict=True)
+        sparse = np.array([_product(one, other) for one, other in weighted], np.float64)
         vectors = zip(queries["colbert_vecs"], documents["colbert_vecs"], strict=True)
         colbert = np.array([self.colbert_score(one, other) for one, other in vectors], np.float64)
         both = weights[0] * dense + weights[1] * sparse
@@ -317,6 +329,13 @@ class BGEM3Encoder(TextEncoder):
         counts = np.bincount(texts, minlength=len(cu_seqlens) - 1)
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         return SparseEmbeddings(offsets, indices.astype(np.int32), values, self.vocab_size)
+
+
+def _matrix(function: str, name: str, given: Any) -> NDArray[np.float32]:
+    """Return an array of two axes; TypeError for anything else."""
+    if not isinstance(given, np.ndarray) or given.ndim != 2 or given.dtype.kind != "f":
+        raise TypeError(f"{function}: {name} must be an array of floats [T, D]; got {shown(given)}")
+    return given
 
 
 def _product(first: Mapping[str, float], second: Mapping[str, float]) -> float:

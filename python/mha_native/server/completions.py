@@ -214,12 +214,14 @@ class _ChatForm(_Form):
 class _Texts:
     """The texts of a request: some for each prompt. Events come by a queue, as steps end."""
 
-    def __init__(self, service: Service, call: Call, engine: TextEngine, requests: list[Request], copies: int) -> None:
+    def __init__(
+        self, service: Service, call: Call, engine: TextEngine, requests: list[Request], copies: int, begin: float
+    ) -> None:
         self._service, self._call, self._engine = service, call, engine
         self._requests, self._copies = requests, copies
         self._events: asyncio.Queue[tuple[int, StepEvent]] = asyncio.Queue()
         self._left = len(requests)
-        self._begin = monotonic()
+        self._begin = begin
         self._last: dict[int, float] = {}  # when the last event of a text came
         for i, request in enumerate(requests):
             call.cancel_by(request.cancel)
@@ -510,6 +512,7 @@ async def _texts(
 ) -> _Texts:
     """Return the texts whose requests `submit` adds to a list."""
     made: list[Request] = []
+    begin = monotonic()
     try:
         await service.submitted(call, engine, size, lambda: submit(made), param)
     except BaseException:
@@ -517,7 +520,7 @@ async def _texts(
             request.cancel()
             engine.attach(request, lambda _: None)
         raise
-    return _Texts(service, call, engine, made, copies)
+    return _Texts(service, call, engine, made, copies, begin)
 
 
 def _options(call: Call, asked: _Asked, most_new: int) -> dict[str, Any]:

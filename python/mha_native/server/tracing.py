@@ -29,7 +29,8 @@ class Tracing:
         The client's header traceparent, or another one that OTEL_PROPAGATORS names, makes it a part of the client's
         trace.
         """
-        zero = time_ns() - round(1e9 * monotonic())
+        now = time_ns()
+        zero = now - round(1e9 * monotonic())
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in call.headers.items()}
         whole = self._tracer.start_span(
             f"{method} {path}",
@@ -51,8 +52,8 @@ class Tracing:
         for name, begin, seconds in call.phases:
             start = zero + round(1e9 * begin)
             part = self._tracer.start_span(name, context=inside, start_time=start)
-            part.end(start + round(1e9 * seconds))
-        whole.end()
+            part.end(min(start + round(1e9 * seconds), now))  # clocks of several threads differ by microseconds
+        whole.end(now)
         return format(whole.get_span_context().trace_id, "032x")
 
     def close(self) -> None:

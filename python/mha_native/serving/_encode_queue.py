@@ -306,7 +306,7 @@ class EncodeQueue:
         """Give a request its result, by the results of all its texts."""
         try:
             value = request._call.result(request._results)
-            request._results.clear()  # each is a view that keeps the rows of a whole batch
+            request._results = []  # each was a view that keeps the rows of a whole batch; `value` may be the list
         except BaseException as error:
             self._fail(request, error)
             return

@@ -74,7 +74,9 @@ def test_sparse_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert status == 0
     assert shown.splitlines()[1].startswith(f"  {token} {number:.2f}, ")
     assert run(capsys, "embed", "--model", home, "--sparse", "a", "--output", "x.npy")[0] == 2
-    assert run(capsys, "embed", "--model", home, "--task", "query", "a")[0] == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["embed", "--model", home, "--task", "query", "a"])
+    assert "--task and --max-active-dims need --sparse" in capsys.readouterr().err
 
 
 def test_a_text_stays_as_it_was_typed(directory: str, capsys: pytest.CaptureFixture[str]) -> None:

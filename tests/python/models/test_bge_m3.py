@@ -118,6 +118,8 @@ def test_refusals(home: Path, tmp_path: Path) -> None:
         model.encode(["a", 3])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="must be 3 numbers whose sums are not 0"):
         model.compute_score([("a", "b")], weights_for_different_modes=(0, 0, 1))
+    with pytest.raises(ValueError, match="must be pairs of texts; got one text at 1"):
+        model.compute_score([("a", "b"), "ab"])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="must both be dicts or lists; got dict and list"):
         model.compute_lexical_matching_score({}, [])
     pooled = tiny_sparse.write_bge(tmp_path)

@@ -19,6 +19,9 @@ from mha_native.models.architecture.norms import NormConfig
 from mha_native.models.heads import masked_language
 from mha_native.models.heads.masked_language import MaskedHead, MaskedHeadConfig, SparsePooling
 
+# Of the other package: its scores use CSR tensors, and its tensors are made without a choice about checks.
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:Sparse invariant checks")
+
 pytest.importorskip("transformers")
 library = pytest.importorskip("sentence_transformers")
 torch = pytest.importorskip("torch")

@@ -60,7 +60,7 @@ def spans(server: Running, exporter: InMemorySpanExporter) -> tuple[Any, list[An
     exporter.clear()
     assert all(part.parent.span_id == whole.context.span_id for part in parts)
     for part in parts:
-        assert whole.start_time <= part.start_time <= part.end_time <= whole.end_time + 1000
+        assert whole.start_time <= part.start_time <= part.end_time <= whole.end_time
     return whole, parts
 
 

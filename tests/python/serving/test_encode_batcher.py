@@ -502,3 +502,7 @@ def test_a_request_that_has_ended_keeps_its_result_and_no_batch(
     assert len(rows) == 16
     assert not any(row() is not None for row in rows)
     assert len(results) == len(requests)
+    with EncodeBatcher(model) as batcher:  # the rows of tokens are the result themselves
+        found = batcher.submit(["the dog", "a cat"], per_token=True).result(SECONDS)
+    alone = [rows for _, rows in model.encode_to_rows(["the dog", "a cat"])]
+    assert all(np.array_equal(one, other) for one, other in zip(found, alone, strict=True))
