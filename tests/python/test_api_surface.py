@@ -94,6 +94,7 @@ IMAGE_MODELS: dict[str, tuple[str, int | None]] = {
     "google/vit-base-patch16-224": ("vit", 5),
     "google/vit-base-patch16-224-in21k": ("vit", None),
     "openai/clip-vit-base-patch32": ("clip", None),
+    "clip-ViT-B-32": ("clip", None),
 }
 SPOKEN_MODEL = "tiny.en"  # with the weights of the package, in documents that have text of recordings
 
@@ -188,6 +189,8 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
             import tiny_images
 
             tiny_images.write(folder / name, tiny_images.config(*of_model))
+            for picture in re.findall(r'"(\w+\.(?:png|jpg))"', code):
+                importlib.import_module("PIL.Image").new("RGB", (40, 30)).save(folder / picture)
     if f'"{LANGUAGE_MODEL}"' in code:
         pytest.importorskip("tokenizers")
         pytest.importorskip("safetensors")

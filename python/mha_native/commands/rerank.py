@@ -7,10 +7,9 @@ from itertools import islice
 from typing import Any
 
 from ..functions.progress import Progress
-from ..models import MultiVectorEncoder, kinds
+from ..models import MultiVectorEncoder
 from ..models.files.hub_cache import find_directory
-from ..models.files.json_files import read_json
-from ..models.files.modules_json import first_transformer
+from ..models.files.late_interaction import is_late_interaction
 from ..sentence_transformers import CrossEncoder
 from .errors import UserError
 from .input_texts import Texts, objects, opened, text_in, texts_given, with_characters
@@ -82,8 +81,7 @@ _Model = CrossEncoder | _LateInteraction
 def _opened(directory: str, formats: dict[str, Any]) -> _Model:
     try:
         home = find_directory(directory, organization="cross-encoder")
-        config = read_json(first_transformer(home) / "config.json", dict)
-        is_late = kinds.kind_of(home, config) == kinds.MULTI_VECTOR
+        is_late = is_late_interaction(home)
     except (ImportError, OSError, ValueError):
         is_late = False  # the class below says what is wrong
     if is_late:

@@ -36,7 +36,7 @@ def kind_of(home: Path, config: Mapping[str, Any]) -> str | None:
     family = str(config.get("model_type"))
     if family in families_of(SPEECH_TO_TEXT):  # its class has the name of an encoder-decoder of texts
         return SPEECH
-    if is_late_interaction(home, config):
+    if is_late_interaction(home):
         return MULTI_VECTOR
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .. import _core
 from ..functions.messages import in_the_name_of, shown
 from ..functions.runtime import threads_of_call
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
@@ -241,7 +242,8 @@ class MultiVectorEncoder(TextEncoder):
         -------
         scores : float32 [N, M]
         """
-        found = queries.scores(documents, num_threads=num_threads)
+        threads = threads_of_call(f"{type(self).__name__}.scores", num_threads)
+        found = queries.scores(documents, num_threads=threads)
         if self.similarity_fn_name == "meanmaxsim":
             found /= np.maximum(np.diff(queries.cu_seqlens), 1)[:, None].astype(np.float32)
         return found
@@ -278,6 +280,8 @@ class MultiVectorEncoder(TextEncoder):
         if not isinstance(query, str):
             raise TypeError(f"{name}: query must be a str; got {shown(query)}")
         most = None if top_k is None else checked_size(name, "top_k", top_k)
+        return_documents = _core.boolean(name, "return_documents", return_documents)
+        num_threads = threads_of_call(name, num_threads)
         texts: list[str] | None = None
         if not isinstance(documents, TokenEmbeddings):
             texts = list(checked_texts(name, documents))

@@ -63,15 +63,16 @@ class LateInteractionFiles(NamedTuple):
     skipped: Skipped
 
 
-def is_late_interaction(home: Path, config: Mapping[str, Any]) -> bool:
-    """Return whether the model in `home`, whose transformer has the config.json `config`, is a multi-vector encoder.
+def is_late_interaction(home: Path) -> bool:
+    """Return whether the files in `home` are those of a multi-vector encoder.
 
-    Raises the errors of `read_late_interaction` for a damaged modules.json.
+    Raises OSError or ValueError if a file cannot be read.
     """
     if (home / "modules.json").exists():
         kinds = kinds_listed(home)
         return kinds[:2] == ["Transformer", "Dense"] or "MultiVectorMask" in kinds
-    return _is_colbert(config)
+    path = home / "config.json"
+    return path.exists() and _is_colbert(read_json(path, dict))
 
 
 def read_late_interaction(home: Path) -> LateInteractionFiles:
