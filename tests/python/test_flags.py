@@ -25,6 +25,7 @@ SENTENCES, LANGUAGE, TRANSLATOR = "models.SentenceEncoder", "models.CausalLM", "
 SPARSE = "models.SparseEncoder"
 IMAGES = "models.ImageTextEncoder"
 BGE = "models.BGEM3Encoder"
+LATE = "models.MultiVectorEncoder"
 LAYER = mha.MultiHeadAttention(8, 2, seed=0)
 BLOCKS: dict[str, Any] = {
     "EncoderLayer": mha.EncoderLayer(8, 2, 8),
@@ -128,8 +129,7 @@ def _of_bge(folder: Path) -> dict[str, Callable[..., Any]]:
 def _of_late_interaction(folder: Path) -> dict[str, Callable[..., Any]]:
     tiny_multi_vector = pytest.importorskip("tiny_multi_vector")
     model = models.MultiVectorEncoder.from_pretrained(tiny_multi_vector.write_pylate(folder))
-    name = "models.MultiVectorEncoder"
-    return {f"{name}.rank": lambda **flags: model.rank("dog", ["cat"], **flags), **_of_reader(name, model)}
+    return {f"{LATE}.rank": lambda **flags: model.rank("dog", ["the"], **flags), **_of_reader(LATE, model)}
 
 
 def _of_language_model(folder: Path) -> dict[str, Callable[..., Any]]:

@@ -16,8 +16,9 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 # characters: room for three lists.
 MOST_LISTED, _MOST_CHARACTERS, _LONGEST_NAME, _LONGEST_TYPE = 8, 125, 100, 40
 
-# The begin of a message: the name of a class, a method or a function.
-_FUNCTION = re.compile(r"(?:[A-Z]\w*(?:\.\w+)*|[a-z]+(?:_[a-z]+)+): ")
+# The begin of a message: the name of a class, a method or a function. Functions of one word are named one by one, as
+# other words before a colon are part of the message.
+_FUNCTION = re.compile(r"(?:[A-Z]\w*(?:\.\w+)*|[a-z]+(?:_[a-z]+)+|maxsim): ")
 
 # The errors whose message `in_the_name_of` changes. Errors of other libraries may build their messages in other ways,
 # and errors of the operating system have a number and a file.

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .. import _core
-from ..functions.messages import in_the_name_of, shown
+from ..functions.messages import in_the_name_of, name_of_type, shown
 from ..functions.runtime import threads_of_call
+from ..functions.scalars import checked_boolean
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
 from .architecture.family import EMBEDDING
 from .architecture.model import Model
@@ -195,7 +195,8 @@ class MultiVectorEncoder(TextEncoder):
         TypeError, ValueError
             As for `SentenceEncoder.encode`.
         """
-        return self._encode("encode_query", self._query, texts, prompt_name, prompt, num_threads)
+        name = f"{type(self).__name__}.encode_query"
+        return self._encode(name, self._query, texts, prompt_name, prompt, num_threads)
 
     def encode_document(
         self,
@@ -224,7 +225,8 @@ class MultiVectorEncoder(TextEncoder):
         TypeError, ValueError
             As for `SentenceEncoder.encode`.
         """
-        return self._encode("encode_document", self._document, texts, prompt_name, prompt, num_threads)
+        name = f"{type(self).__name__}.encode_document"
+        return self._encode(name, self._document, texts, prompt_name, prompt, num_threads)
 
     def scores(
         self, queries: TokenEmbeddings, documents: TokenEmbeddings, *, num_threads: int | None = None
@@ -241,9 +243,22 @@ class MultiVectorEncoder(TextEncoder):
         Returns
         -------
         scores : float32 [N, M]
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is not TokenEmbeddings, or has other features than the other one.
         """
-        threads = threads_of_call(f"{type(self).__name__}.scores", num_threads)
-        found = queries.scores(documents, num_threads=threads)
+        name = f"{type(self).__name__}.scores"
+        if not isinstance(queries, TokenEmbeddings):
+            raise TypeError(f"{name}: queries must be TokenEmbeddings; got {name_of_type(queries)}")
+        return self._scores(name, queries, documents, threads_of_call(name, num_threads))
+
+    def _scores(
+        self, name: str, queries: TokenEmbeddings, documents: TokenEmbeddings, num_threads: int
+    ) -> NDArray[np.float32]:
+        with in_the_name_of(name):
+            found = queries.scores(documents, num_threads=num_threads)
         if self.similarity_fn_name == "meanmaxsim":
             found /= np.maximum(np.diff(queries.cu_seqlens), 1)[:, None].astype(np.float32)
         return found
@@ -280,15 +295,16 @@ class MultiVectorEncoder(TextEncoder):
         if not isinstance(query, str):
             raise TypeError(f"{name}: query must be a str; got {shown(query)}")
         most = None if top_k is None else checked_size(name, "top_k", top_k)
-        return_documents = _core.boolean(name, "return_documents", return_documents)
-        num_threads = threads_of_call(name, num_threads)
+        checked_boolean(name, "return_documents", return_documents)
+        threads = threads_of_call(name, num_threads)
         texts: list[str] | None = None
         if not isinstance(documents, TokenEmbeddings):
             texts = list(checked_texts(name, documents))
-            documents = self.encode_document(texts, num_threads=num_threads)
+            documents = self._encode(name, self._document, texts, num_threads=threads)
         elif return_documents:
             raise ValueError(f"{name}: return_documents needs texts as documents, not TokenEmbeddings")
-        scores = self.scores(self.encode_query(query, num_threads=num_threads), documents, num_threads=num_threads)[0]
+        queries = self._encode(name, self._query, query, num_threads=threads)
+        scores = self._scores(name, queries, documents, threads)[0]
         found = []
         for i in np.argsort(-scores, kind="stable")[:most].tolist():
             entry: dict[str, Any] = {"corpus_id": i, "score": float(scores[i])}
@@ -299,14 +315,13 @@ class MultiVectorEncoder(TextEncoder):
 
     def _encode(
         self,
-        method: str,
+        name: str,
         side: _Side,
         texts: Any,
-        prompt_name: str | None,
-        prompt: str | None,
-        num_threads: int | None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        num_threads: int | None = None,
     ) -> TokenEmbeddings:
-        name = f"{type(self).__name__}.{method}"
         threads = threads_of_call(name, num_threads)
         given = [texts] if isinstance(texts, str) else checked_texts(name, texts)
         if prompt is None and prompt_name is None:

@@ -54,7 +54,8 @@ def _public_functions() -> set[str]:
                 owner = {which: x.__qualname__.split(".")[0] for which, x in methods}
                 owner = {which: "KVCache" if x == "TokenCache" else x for which, x in owner.items()}
                 own = (which for which in taking if not which.startswith("_"))
-                names |= {name} | {f"{owner[w] if owner[w] in module.__all__ else name}.{w}" for w in own}
+                names |= {name} if inspect.signature(thing).parameters else set()
+                names |= {f"{owner[w] if owner[w] in module.__all__ else name}.{w}" for w in own}
     # Classes that `from_pretrained`, `encode`, `decoder`, `submit` and `forward_and_record` make.
     made = {"CausalLM", "SentenceEncoder", "Seq2SeqLM", "SparseEncoder", "EncodeRequest", "Request", "Tape"}
     made |= {"BGEM3Encoder", "MultiVectorEncoder", "ImageClassifier", "ImageEncoder", "ImageTextEncoder"}

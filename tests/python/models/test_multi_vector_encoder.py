@@ -121,6 +121,19 @@ def test_rank_orders_documents(tmp_path: Path) -> None:
         model.rank("dog", documents, return_documents=True)
     with pytest.raises(TypeError, match="query must be a str"):
         model.rank(["dog"], documents)  # type: ignore[arg-type]
+    narrow = TokenEmbeddings.of_matrices([np.ones((2, 3), np.float32)])
+    # Messages name the method that was called, not one that it calls.
+    for call, rule in (
+        (lambda: model.rank("dog", documents, num_threads=0), "rank: num_threads"),
+        (lambda: model.rank("dog", ["the"], num_threads=0), "rank: num_threads"),
+        (lambda: model.rank("dog", "the"), "rank: "),
+        (lambda: model.scores(documents, documents, num_threads=0), "scores: num_threads"),
+        (lambda: model.scores(documents, documents.rows), "scores: documents must be TokenEmbeddings"),
+        (lambda: model.scores(documents.rows, documents), "scores: queries must be TokenEmbeddings"),
+        (lambda: model.scores(documents, narrow), "scores: queries and documents must have as many features"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=rf"^MultiVectorEncoder\.{rule}"):
+            call()
 
 
 def test_mean_scores_and_lengths(tmp_path: Path) -> None:
