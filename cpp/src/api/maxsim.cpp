@@ -206,7 +206,8 @@ void maxsim(const TokenMatrices& queries, const TokenMatrices& documents, const 
   const int threads = threads_for(options.num_threads, tasks, work);
   Layout scratch;
   scratch.take(double(kernel.scratch_bytes(columns)));
-  run.panels_at = scratch.take(double(run.lanes / panel_lanes) * double(panel_bytes));
+  const Index most_panels = run.lanes / panel_lanes;
+  run.panels_at = scratch.take(double(most_panels) * double(panel_bytes));
   run.maxima_at = scratch.take(double(run.lanes) * double(size_of(scores.dtype)));
   run.sums_at = scratch.take(double(most_sums) * sizeof(double));
   const CallMemory memory({}, threads, scratch.total());

@@ -215,8 +215,8 @@ class _Path:
         """Count, trace and log a request that has ended."""
         application = self._application
         application.service.metrics.answered(self._path, status, seconds)
-        for note in call.notes:
-            note()
+        while call.notes:  # each keeps the request, which would be a cycle
+            call.notes.pop(0)()
         line = {"request_id": call.identifier, "path": self._path, "status": status}
         if application.tracing is not None and not is_quiet:
             line["trace_id"] = application.tracing.record(call, method, self._path, status)

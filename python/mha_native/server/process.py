@@ -183,10 +183,10 @@ def _quick_switches() -> Iterator[None]:
 
 def _settle() -> None:
     """Keep what is there now out of the collections of garbage: the oldest generation, with all modules and models,
-    would stop the loop for a tenth of a second. Models that have ended are collected before."""
-    if gc.get_freeze_count():
-        gc.unfreeze()
-        gc.collect()
+    would stop the loop for a tenth of a second. Garbage is collected before, such as models that have ended: it would
+    be kept, too."""
+    gc.unfreeze()
+    gc.collect()
     gc.freeze()
 
 

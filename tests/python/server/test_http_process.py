@@ -68,8 +68,14 @@ def test_a_model_that_has_ended_is_collected_and_the_others_are_never_gone_throu
     class Part:
         itself: Part
 
+    gc.unfreeze()
     try:
-        _settle()
+        part = Part()
+        part.itself = part
+        alive = weakref.ref(part)
+        del part
+        _settle()  # the first one, after the models were opened
+        assert alive() is None
         assert gc.get_freeze_count() > 10_000
         part = Part()
         part.itself = part
