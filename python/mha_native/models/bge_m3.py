@@ -48,7 +48,7 @@ class BGEM3Encoder(TextEncoder):
 
     Parameters
     ----------
-    model, tokenizer, head, heads, config, settings
+    model, tokenizer, head, heads, config, settings, special
         The parts that `from_pretrained` reads.
 
     See Also
@@ -79,10 +79,11 @@ class BGEM3Encoder(TextEncoder):
         heads: Mapping[str, Linear],
         config: SentenceConfig,
         settings: Settings,
+        special: Sequence[int],
     ) -> None:
         super().__init__(model, tokenizer, config, settings)
         self._head, self._heads = head, dict(heads)
-        self._special = np.array(sorted(_special_tokens(tokenizer, config)), np.int64)
+        self._special = np.array(special, np.int64)
 
     @classmethod
     def from_pretrained(
@@ -126,7 +127,8 @@ class BGEM3Encoder(TextEncoder):
                 raise ValueError(f"{home / 'modules.json'} must have Pooling of cls, and Normalize; got {modes}")
             tokenizer = read_tokenizer(folder, config.vocab_size, sentences, needs_first_token=True)
             settings = read_settings(home) if is_listed else Settings()
-            return cls(opened.load(kind, stored), tokenizer, Head(head), heads, sentences, settings)
+            special = _special_tokens(folder, tokenizer, sentences.tokenizer)
+            return cls(opened.load(kind, stored), tokenizer, Head(head), heads, sentences, settings, special)
 
     def encode(
         self,
@@ -342,12 +344,20 @@ def _product(first: Mapping[str, float], second: Mapping[str, float]) -> float:
     return float(sum(weight * second[token] for token, weight in first.items() if token in second))
 
 
-def _special_tokens(tokenizer: Tokenizer, config: SentenceConfig) -> set[int]:
-    """Return the special tokens that tokenizer_config.json names, other than separators and masks."""
-    named = (config.tokenizer.get(name) for name in _SPECIAL)
+def _special_tokens(folder: Path, tokenizer: Tokenizer, values: Mapping[str, Any]) -> list[int]:
+    """Return the special tokens that tokenizer_config.json, with these `values`, names; no separators and masks.
+
+    ValueError if it does not name one that every tokenizer of its class has, by a default that is not read here.
+    """
+    has_end = str(values.get("tokenizer_class")).startswith("XLMRoberta")
+    missing = [name for name in _SPECIAL if values.get(name) is None and (has_end or name != "eos_token")]
+    if missing:
+        path = folder / "tokenizer_config.json"
+        raise ValueError(f"{path} must name {listed(missing)}, since special tokens have no lexical weight")
+    named = (values.get(name) for name in _SPECIAL)
     words = (word.get("content") if isinstance(word, Mapping) else word for word in named)
     found = (tokenizer.library.token_to_id(word) for word in words if isinstance(word, str))
-    return {token for token in found if token is not None}
+    return sorted({token for token in found if token is not None})
 
 
 def _read_linear(home: Path, name: str, embed_dim: int) -> Linear:

@@ -126,6 +126,10 @@ def test_refusals(home: Path, tmp_path: Path) -> None:
     (pooled / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
     with pytest.raises(ValueError, match=r"modules\.json must have Pooling of cls, and Normalize; got mean"):
         BGEM3Encoder.from_pretrained(pooled)
+    named = '{"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": "[CLS]"}'
+    (tiny_sparse.write_bge(tmp_path / "named") / "tokenizer_config.json").write_text(named)
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json must name pad_token, unk_token"):
+        BGEM3Encoder.from_pretrained(tmp_path / "named")
     path = home / "sparse_linear.safetensors"
     raw = path.read_bytes()
     try:

@@ -28,6 +28,7 @@ pytest.importorskip("httpx")
 
 import httpx
 import tiny_bert
+import tiny_multi_vector
 import tiny_whisper
 from http_server import Running, running
 from hypothesis import HealthCheck, given, settings
@@ -483,6 +484,7 @@ def test_kinds_by_their_files(models: dict[str, Path], place: Path, tmp_path: Pa
     for settings_of, words in (
         (Model(models["many"], dtype="bfloat16"), "dtype must be float32"),
         (Model(models["embed"], kind="speech"), "model_type must be 'whisper'"),
+        (Model(tiny_multi_vector.write_colbert(tmp_path / "colbert")), "this one is multi-vector embedding"),
     ):
         with pytest.raises(ValueError, match=words):
             asyncio.run(_open(settings_of))

@@ -109,7 +109,20 @@ def write_files(folder: Path, files: dict[str, Any] | None = None) -> Path:
 def write_bge(folder: Path) -> Path:
     """Write a model with the two further heads of BGE-M3, without torch."""
     rng = np.random.default_rng(3)
-    tiny_bert.write(folder, files={"1_Pooling/config.json": {"pooling_mode_cls_token": True}})
+    tokens = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "cls_token": "[CLS]",
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+    }
+    tokenizer = tiny_bert.tokenizer()
+    tokenizer.add_special_tokens(["[CLS]", "[PAD]", "[UNK]"])
+    files = {
+        "1_Pooling/config.json": {"pooling_mode_cls_token": True},
+        "tokenizer_config.json": tokens,
+        "tokenizer.json": json.loads(tokenizer.to_str()),
+    }
+    tiny_bert.write(folder, files=files)
     for name, features in (("sparse_linear", 1), ("colbert_linear", 24)):
         weights = {"weight": rng.standard_normal((features, 24), np.float32), "bias": np.ones(features, np.float32)}
         save_file(weights, folder / f"{name}.safetensors")
