@@ -2,8 +2,8 @@
 
     python examples/label_images.py [MODEL [IMAGE ...]]
 
-The model is a directory of transformers or a name; default: the environment variable MHA_NATIVE_IMAGE_MODEL, or else
-openai/clip-vit-base-patch32. Without images, the program draws three: a red disc, a green square and blue stripes.
+The model is a directory of transformers, or a name such as openai/clip-vit-base-patch32; default: the environment
+variable MHA_NATIVE_IMAGE_MODEL. Without images, the program draws a red disc, a green square and blue stripes.
 """
 
 import os
@@ -39,9 +39,12 @@ def draw(folder: Path) -> list[str]:
     return paths
 
 
-default = os.environ.get("MHA_NATIVE_IMAGE_MODEL", "openai/clip-vit-base-patch32")
+name = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MHA_NATIVE_IMAGE_MODEL")
+if name is None:
+    print("give a model of images and texts: python examples/label_images.py MODEL", file=sys.stderr)
+    raise SystemExit
 try:
-    model = ImageTextEncoder.from_pretrained(sys.argv[1] if len(sys.argv) > 1 else default)
+    model = ImageTextEncoder.from_pretrained(name)
 except (ImportError, OSError, ValueError) as error:
     sys.exit(f"{error}\nexamples/README.md says how to get the model.")
 folder = tempfile.TemporaryDirectory()

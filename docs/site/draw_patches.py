@@ -7,6 +7,7 @@ program draws. It is saved in FOLDER, and read from there the next time.
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,10 +96,13 @@ def main(name: str) -> None:
     figure = Figure(figsize=(WIDTH, 0.74 * WIDTH), layout="constrained")
     panels = figure.subplots(2, len(SHAPES))
     for label, (above, below) in enumerate(panels.T):
-        image, _ = picture(rng, label, 8 * SIZE)
-        (found,) = classifier.classify(image, top_k=1)
+        found: dict[str, Any] = {}
+        while found.get("label") != SHAPES[label]:  # a picture that the model names correctly
+            image, _ = picture(rng, label, 8 * SIZE)
+            (found,) = classifier.classify(image, top_k=1)
         weights = _maps(encoder, image)[layer, head]
-        light = np.asarray(Image.fromarray(weights / weights.max()).resize(image.size, Image.Resampling.NEAREST))
+        brightness = Image.fromarray(np.sqrt(weights / weights.max()))
+        light = np.asarray(brightness.resize(image.size, Image.Resampling.NEAREST))
         above.imshow(image)
         below.imshow(np.asarray(image) / 255 * (0.15 + 0.85 * light[:, :, None]))
         above.set_title(f"{found['label']}, {found['score']:.0%}", fontsize=10)

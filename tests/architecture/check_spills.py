@@ -50,14 +50,16 @@ def functions(disassembly: str) -> Iterator[tuple[str, list[Instruction]]]:
 
 
 def innermost_loops(body: list[Instruction]) -> Iterator[list[Instruction]]:
-    """What lies between a jump backwards and its target, unless another such jump does, too."""
+    """What lies between a jump backwards and its target, unless another such jump does, too, or the function returns
+    there: then the jump leads from code that is seldom needed, at the end, to the place where it goes on."""
     begin_of = {instruction.address: i for i, instruction in enumerate(body)}
     ends = []
     for i, instruction in enumerate(body):
         target = re.match(r"([0-9a-f]+)\b", instruction.operands)
         if instruction.name.startswith("j") and target:
             begin = begin_of.get(int(target[1], 16), i + 1)
-            if begin <= i:
+            returns = instruction.name == "jmp" and any(one.name == "ret" for one in body[begin : i + 1])
+            if begin <= i and not returns:
                 ends.append((begin, i))
     for begin, end in ends:
         if not any(begin <= first and last <= end and (first, last) != (begin, end) for first, last in ends):

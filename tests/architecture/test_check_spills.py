@@ -32,7 +32,7 @@ def test_a_vector_on_the_stack_is_found_in_a_hot_loop(product: str, spill: str) 
     assert spill in found
 
 
-@pytest.mark.parametrize("strip", ["AddValues", "WeightGradients", "AddFeatures", "ProjectStrip"])
+@pytest.mark.parametrize("strip", ["AddValues", "WeightGradients", "AddFeatures", "MaxSimTokens", "ProjectStrip"])
 def test_every_kind_of_strip_is_looked_at(strip: str) -> None:
     in_loop = ["vfmadd231ps %zmm0,%zmm1,%zmm2"] * LEAST_PRODUCTS + [SPILL]
     assert spills(disassembly(in_loop=in_loop, name=STRIP.replace("ScoreKeys", strip)))
@@ -56,6 +56,13 @@ def test_the_frame_pointer_is_one_only_if_it_is_set() -> None:
 )
 def test_what_costs_nothing_passes(text: str) -> None:
     assert spills(text) == []
+
+
+def test_a_jump_from_seldom_needed_code_is_no_loop() -> None:
+    work = ["vfmadd231ps %zmm0,%zmm1,%zmm2"] * LEAST_PRODUCTS + [SPILL]
+    text = disassembly(in_loop=[*work, "ret"]).replace("jne    20", "jmp    20")
+    assert spills(text) == []
+    assert spills(disassembly(in_loop=work).replace("jne    20", "jmp    20")) != []
 
 
 def test_the_outer_of_two_loops_is_not_hot() -> None:

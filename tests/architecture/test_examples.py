@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SOURCES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.py"))}
 OPTIONAL = ("PIL", "mpi4py", "ray", "soundfile", "tokenizers", "torch", "tqdm", "transformers")
 NEED_A_PACKAGE = [name for name in SOURCES if "this example needs the package" in SOURCES[name]]
-READ_OTHERS = ("generate_text", "label_images", "transcribe_speech")  # of language, images and speech
+READ_OTHERS = ("generate_text", "transcribe_speech")  # of language and of speech
 NEED_A_MODEL = [name for name in SOURCES if "MHA_NATIVE_MODEL" in SOURCES[name] or name in READ_OTHERS]
 
 
@@ -51,3 +51,12 @@ def test_a_missing_model_is_a_sentence(name: str, tmp_path: Path) -> None:
     assert "Traceback" not in output
     assert "is not in the cache" in output
     assert "examples/README.md says how to get the model" in output
+
+
+def test_labels_of_images_need_a_model(tmp_path: Path) -> None:
+    for package in ("PIL", "tokenizers"):
+        pytest.importorskip(package)
+    assert run("label_images") == "give a model of images and texts: python examples/label_images.py MODEL\n"
+    output = run("label_images", MHA_NATIVE_IMAGE_MODEL="org/name", HF_HUB_CACHE=str(tmp_path))
+    assert "Traceback" not in output
+    assert "is not in the cache" in output

@@ -353,7 +353,7 @@ TEST(CApi, WhatOnlyCCanGetWrongNamesTheFunctionAndTheArgument) {
   const mha_feed_forward_weights of_rows = {linear, linear, {}};
   mha_feed_forward* feed_forward = nullptr;
   expect_failure(MHA_INVALID_ARGUMENT, mha_feed_forward_create(&of_rows, 9, 0, &feed_forward),
-                 {"mha_feed_forward_create: activation: expected an mha_activation, 0 to 5; got 9"});
+                 {"mha_feed_forward_create: activation: expected an mha_activation, 0 to 6; got 9"});
   const mha_transformer_layer of_stack = {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
                                           0,       nullptr, nullptr, nullptr, nullptr};
   mha_transformer* stack = nullptr;

@@ -82,17 +82,19 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
 }
 LANGUAGE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SEQ2SEQ_MODEL = "facebook/bart-large-cnn"
-# Sparse models, with the functions of tiny_sparse that write them.
-SPARSE_MODELS = {
-    "naver/splade-v3": "write_plain",
-    "opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill": "write_files",
-    "BAAI/bge-m3": "write_bge",
+# Sparse and multi-vector models, with the functions that write them.
+TINY_MODELS = {
+    "naver/splade-v3": "tiny_sparse.write_plain",
+    "opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill": "tiny_sparse.write_files",
+    "BAAI/bge-m3": "tiny_sparse.write_bge",
+    "lightonai/GTE-ModernColBERT-v1": "tiny_multi_vector.write_pylate",
 }
 SPEECH_MODEL = "openai/whisper-tiny.en"
 IMAGE_MODELS: dict[str, tuple[str, int | None]] = {
     "google/vit-base-patch16-224": ("vit", 5),
     "google/vit-base-patch16-224-in21k": ("vit", None),
     "openai/clip-vit-base-patch32": ("clip", None),
+    "clip-ViT-B-32": ("clip", None),
 }
 SPOKEN_MODEL = "tiny.en"  # with the weights of the package, in documents that have text of recordings
 
@@ -168,7 +170,7 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
     """Enter an empty folder, without a network: it has the models that `code` names in full, and no other."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_CACHE", str(folder / "cache"))
-    names = (*CLASSIFIERS, *IMAGE_MODELS, LANGUAGE_MODEL, SEQ2SEQ_MODEL, *SPARSE_MODELS, SPEECH_MODEL)
+    names = (*CLASSIFIERS, *IMAGE_MODELS, LANGUAGE_MODEL, SEQ2SEQ_MODEL, *TINY_MODELS, SPEECH_MODEL)
     for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
     if f'"{SENTENCE_MODEL}"' in code:
@@ -187,6 +189,8 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
             import tiny_images
 
             tiny_images.write(folder / name, tiny_images.config(*of_model))
+            for picture in re.findall(r'"(\w+\.(?:png|jpg))"', code):
+                importlib.import_module("PIL.Image").new("RGB", (40, 30)).save(folder / picture)
     if f'"{LANGUAGE_MODEL}"' in code:
         pytest.importorskip("tokenizers")
         pytest.importorskip("safetensors")
@@ -200,13 +204,12 @@ def _enter_folder_for(code: str, request: pytest.FixtureRequest, folder: Path, m
         import tiny_generators
 
         tiny_generators.write(folder / SEQ2SEQ_MODEL, tiny_generators.config("bart"))
-    for name, written in SPARSE_MODELS.items():
+    for name, written in TINY_MODELS.items():
         if f'"{name}"' in code:
             pytest.importorskip("tokenizers")
             pytest.importorskip("safetensors")
-            import tiny_sparse
-
-            getattr(tiny_sparse, written)(folder / name)
+            module, function = written.split(".")
+            getattr(importlib.import_module(module), function)(folder / name)
     if f'"{SPOKEN_MODEL}"' in code:
         pytest.importorskip("tokenizers")
         from recordings import recording_file

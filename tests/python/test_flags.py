@@ -100,6 +100,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[.
             SPARSE, models.SparseEncoder.from_pretrained(tiny_bert.write_masked(tmp_path_factory.mktemp("mlm")))
         ),
         **_of_bge(tmp_path_factory.mktemp("bge")),
+        **_of_late_interaction(tmp_path_factory.mktemp("late")),
         **_of_classifiers(tmp_path_factory),
         **_of_language_model(tmp_path_factory.mktemp("language_model")),
         **_of_translator(tmp_path_factory.mktemp("translator")),
@@ -122,6 +123,13 @@ def _of_bge(folder: Path) -> dict[str, Callable[..., Any]]:
     tiny_sparse = pytest.importorskip("tiny_sparse")
     model = models.BGEM3Encoder.from_pretrained(tiny_sparse.write_bge(folder))
     return {f"{BGE}.encode": lambda **flags: model.encode("dog", **flags), **_of_reader(BGE, model)}
+
+
+def _of_late_interaction(folder: Path) -> dict[str, Callable[..., Any]]:
+    tiny_multi_vector = pytest.importorskip("tiny_multi_vector")
+    model = models.MultiVectorEncoder.from_pretrained(tiny_multi_vector.write_pylate(folder))
+    name = "models.MultiVectorEncoder"
+    return {f"{name}.rank": lambda **flags: model.rank("dog", ["cat"], **flags), **_of_reader(name, model)}
 
 
 def _of_language_model(folder: Path) -> dict[str, Callable[..., Any]]:

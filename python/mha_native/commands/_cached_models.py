@@ -4,7 +4,7 @@ Only configurations and the headers of weights are read, by the functions that o
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from ..models.files.gguf_names import find_gguf, gguf_files
 from ..models.files.hub_cache import FOLDER_PREFIX, snapshot_folder, weights_in
 from ..models.files.json_files import read_json, require_file
 from ..models.files.language_files import read_end_tokens
+from ..models.files.late_interaction import read_late_interaction
 from ..models.files.modules_json import (
     SparseModules,
     first_transformer,
@@ -43,10 +44,12 @@ from ..models.files.source import Source
 from ..models.files.special_tokens import read_special_tokens
 from ..models.files.speech_files import SpeechSettings, check_spectrogram, speech_in
 from ..models.heads.classification import TEXTS, TOKENS, head_of
+from ..models.heads.dense import DenseConfig
 from ..models.heads.embedding import read_head
 from ..models.heads.images import image_head_of, label_head_of, task_of
 from ..models.heads.labels import read_labels
 from ..models.heads.masked_language import masked_head_of
+from ..models.heads.token_vectors import inline_shapes, read_token_steps
 from ..models.image_encoder import open_images
 from ..models.images.preprocessing import read_preprocessing
 from ..models.kinds import (
@@ -57,11 +60,13 @@ from ..models.kinds import (
     IMAGE_EMBEDDINGS,
     IMAGE_TEXT_EMBEDDINGS,
     LANGUAGE,
+    MULTI_VECTOR,
     SPARSE,
     SPEECH,
     TOKEN_CLASSIFIER,
     kind_of,
 )
+from ..models.multi_vector_encoder import read_late_settings
 from ..models.text.prompts import read_settings
 
 
@@ -165,12 +170,16 @@ def _check_embedding(home: Path, folder: Path) -> None:
     if len(modules) > 1:
         read_settings(home)
     opened = _encoder(folder, len(modules) > 1, "feature-extraction")
-    for step in read_head(modules, opened.config.embed_dim).steps:
+    _check_steps(read_head(modules, opened.config.embed_dim).steps)
+    with opened.tensors():
+        pass
+
+
+def _check_steps(steps: Iterable[DenseConfig | None]) -> None:
+    for step in steps:
         if step is not None:
             with Checkpoint(step.folder, step.tensor_shapes().items()):
                 pass
-    with opened.tensors():
-        pass
 
 
 def _sparse_modules(home: Path) -> SparseModules:
@@ -183,6 +192,17 @@ def _check_sparse(home: Path, folder: Path) -> None:
     for words in _sparse_modules(home).words.values():
         require_file(words / "tokenizer.json")
     with opened.tensors(masked_head_of(opened).tensor_shapes()):
+        pass
+
+
+def _check_multi_vector(home: Path, folder: Path) -> None:
+    files = read_late_interaction(home)
+    read_late_settings(home, files)
+    opened = open_model(FolderSource(folder), EMBEDDING)
+    require_file(folder / "tokenizer.json")
+    width = opened.config.embed_dim
+    _check_steps(read_token_steps(files.steps, width, files.normalize))
+    with opened.tensors(inline_shapes(files.inline_features, width)):
         pass
 
 
@@ -266,6 +286,7 @@ def _packages(source: Source) -> tuple[str, ...]:
 _KINDS = {
     EMBEDDINGS: _Kind(EMBEDDING, _check_embedding),
     SPARSE: _Kind(EMBEDDING, _check_sparse),
+    MULTI_VECTOR: _Kind(EMBEDDING, _check_multi_vector),
     LANGUAGE: _Kind(GENERATION, _check_language_folder),
     ENCODER_DECODER: _Kind(TEXT_TO_TEXT, _check_text_to_text),
     CLASSIFIER: _Kind(EMBEDDING, partial(_check_classifier, task=TEXTS)),

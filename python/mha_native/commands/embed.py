@@ -76,8 +76,8 @@ def run(options: argparse.Namespace) -> None:
             refuse("--output does not go with --explain")
         if options.prompt is not None or options.prompt_name is not None:
             refuse("a prompt does not go with --explain")
-    if options.sparse and options.explain is not None:
-        refuse("--sparse does not go with --explain")
+    if options.sparse and not (options.explain is None and options.images is None):
+        refuse("--sparse does not go with --explain or --images")
     if not options.sparse and (options.task is not None or options.max_active_dims is not None):
         refuse("--task and --max-active-dims need --sparse")
     if options.images is not None and (options.prompt is not None or options.prompt_name is not None):

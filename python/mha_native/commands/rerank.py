@@ -7,6 +7,9 @@ from itertools import islice
 from typing import Any
 
 from ..functions.progress import Progress
+from ..models import MultiVectorEncoder
+from ..models.files.hub_cache import find_directory
+from ..models.files.late_interaction import is_late_interaction
 from ..sentence_transformers import CrossEncoder
 from .errors import UserError
 from .input_texts import Texts, objects, opened, text_in, texts_given, with_characters
@@ -14,7 +17,7 @@ from .model_calls import answers, loaded
 from .output import Write, check_lines_output, lines_to, number, refuse_to_replace_source, report
 from .shared_arguments import add_model, add_results, formats_of, one_source
 
-about = "documents in the order in which they fit a query, by a cross-encoder"
+about = "documents in the order in which they fit a query, by a cross-encoder or late interaction"
 
 _PAIRS = 64  # pairs scored at once: some seconds of a small model, after which the progress bar moves
 
@@ -41,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
     if query is not None:
         (query,) = texts_given([query])
     with opened(options.documents, options.file) as source:
-        model = loaded(lambda: CrossEncoder(directory, model_kwargs=formats_of(options)))
+        model = loaded(lambda: _opened(directory, formats_of(options)))
         if model.num_labels != 1:
             raise UserError(f"{directory}: a model for rerank must have a single label; it has {model.num_labels}")
         with lines_to(output) as (write, progress):
@@ -52,7 +55,41 @@ def run(options: argparse.Namespace) -> None:
         report(output, f"{source.count:,} {'documents' if query is not None else 'queries'}")
 
 
-def _rank(model: CrossEncoder, query: str, top_k: int | None, source: Texts, write: Write, progress: Progress) -> None:
+class _LateInteraction:
+    """A multi-vector encoder with the methods of a cross-encoder that are used here."""
+
+    num_labels = 1
+
+    def __init__(self, model: MultiVectorEncoder) -> None:
+        self._model = model
+
+    def predict(self, pairs: list[tuple[str, str]], show_progress_bar: bool = False) -> Any:
+        """Return the scores [n] of pairs with one query."""
+        documents = self._model.encode_document([text for _, text in pairs])
+        return self._model.scores(self._model.encode_query(pairs[0][0]), documents)[0]
+
+    def rank(
+        self, query: str, documents: list[str], top_k: int | None, return_documents: bool, show_progress_bar: bool
+    ) -> list[dict[str, Any]]:
+        """Return the documents, the best first."""
+        return self._model.rank(query, documents, top_k=top_k, return_documents=return_documents)
+
+
+_Model = CrossEncoder | _LateInteraction
+
+
+def _opened(directory: str, formats: dict[str, Any]) -> _Model:
+    try:
+        home = find_directory(directory, organization="cross-encoder")
+        is_late = is_late_interaction(home)
+    except (ImportError, OSError, ValueError):
+        is_late = False  # the class below says what is wrong
+    if is_late:
+        return _LateInteraction(MultiVectorEncoder.from_pretrained(home, **formats))
+    return CrossEncoder(directory, model_kwargs=formats)
+
+
+def _rank(model: _Model, query: str, top_k: int | None, source: Texts, write: Write, progress: Progress) -> None:
     """Write the best documents of `source`, each in a line."""
 
     def computed(documents: Iterable[str]) -> Iterator[list[float]]:
@@ -68,7 +105,7 @@ def _rank(model: CrossEncoder, query: str, top_k: int | None, source: Texts, wri
         write(f"{json.dumps({'corpus_id': i, 'score': number(score), 'text': text})}\n")
 
 
-def _rank_each(model: CrossEncoder, top_k: int | None, source: Texts, write: Write, progress: Progress) -> None:
+def _rank_each(model: _Model, top_k: int | None, source: Texts, write: Write, progress: Progress) -> None:
     """Write each line of `source`, with a ranking in place of its documents."""
 
     def computed(queries: Iterable[_Query]) -> Iterator[list[Any]]:

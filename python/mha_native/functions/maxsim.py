@@ -74,9 +74,9 @@ def maxsim(
     >>> import numpy as np
     >>> import mha_native as mha
     >>> query = np.array([[1, 0], [0, 1]], np.float32)
-    >>> documents = np.array([[0.6, 0.8], [1, 0], [0, 0.5], [-1, 0]], np.float32)
+    >>> documents = np.array([[0.5, 0.75], [1, 0], [0, 0.5], [-1, 0]], np.float32)
     >>> mha.maxsim(query, documents, cu_seqlens_k=[0, 1, 4])
-    array([[1.4, 1.5]], dtype=float32)
+    array([[1.25, 1.5 ]], dtype=float32)
     """
     name = "maxsim"
     q, q_offsets, first = _ragged(name, "queries", "cu_seqlens_q", queries, cu_seqlens_q)

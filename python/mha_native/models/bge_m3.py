@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import widened
-from ..functions.messages import in_the_name_of, name_of_type, shown
+from ..functions.messages import in_the_name_of, listed, name_of_type, shown
 from ..functions.runtime import threads_of_call
 from ..functions.scalars import checked_real
 from ..layers._constructor_arguments import WeightDType, checked_dtypes
@@ -25,8 +25,8 @@ from .files.hub_cache import find_directory
 from .files.modules_json import read_modules
 from .files.safetensors import SafetensorsFile
 from .files.sentence_files import SentenceConfig, read_sentence_config
-from .heads.embedding import Head, read_head
-from .heads.pooling import scaled_to_length_1
+from .heads.embedding import Head, HeadConfig, read_head
+from .heads.pooling import Pooling, scaled_to_length_1
 from .heads.sparse import SparseEmbeddings
 from .text.inputs import checked_texts, text_or_pair
 from .text.prompts import Settings, read_settings
@@ -94,7 +94,8 @@ class BGEM3Encoder(TextEncoder):
         ----------
         model : path of a directory, or name of a model
             As for `SentenceEncoder.from_pretrained`. The folder also has sparse_linear.safetensors and
-            colbert_linear.safetensors, each with ``weight`` and ``bias``.
+            colbert_linear.safetensors, each with ``weight`` and ``bias``. A dense vector is the row of the first token,
+            scaled to length 1; modules.json must say so, or be absent.
         dtype, weight_dtype
             As for `SentenceEncoder.from_pretrained`; the heads are computed in float32.
 
@@ -118,7 +119,11 @@ class BGEM3Encoder(TextEncoder):
             if heads[_SPARSE].out_features != 1:
                 got = heads[_SPARSE].out_features
                 raise ValueError(f"{home / _SPARSE}.safetensors must have one number for a token; got {got}")
-            head = read_head(modules, config.embed_dim)
+            head = HeadConfig(Pooling(("cls",)), (), True, config.embed_dim)
+            if is_listed and (found := read_head(modules, config.embed_dim)) != head:
+                normalize = "" if found.normalize else " without Normalize"
+                modes = f"{listed(found.pooling.modes)}{normalize}"
+                raise ValueError(f"{home / 'modules.json'} must have Pooling of cls, and Normalize; got {modes}")
             tokenizer = read_tokenizer(folder, config.vocab_size, sentences, needs_first_token=True)
             settings = read_settings(home) if is_listed else Settings()
             return cls(opened.load(kind, stored), tokenizer, Head(head), heads, sentences, settings)

@@ -6,10 +6,12 @@ from typing import Any
 
 from .architecture.family import EMBEDDING, GENERATION, IMAGES, SPEECH_TO_TEXT, TEXT_TO_TEXT, TEXTS_OF_IMAGES
 from .architecture.registry import families_of
+from .files.late_interaction import is_late_interaction
 from .heads.classification import TEXTS, TOKENS
 
 EMBEDDINGS, SPARSE, LANGUAGE, ENCODER_DECODER = "embedding", "sparse embedding", "language model", "encoder-decoder"
 CLASSIFIER, TOKEN_CLASSIFIER, SPEECH = "classifier", "token classifier", "speech model"
+MULTI_VECTOR = "multi-vector embedding"
 IMAGE_EMBEDDINGS, IMAGE_TEXT_EMBEDDINGS = "image embedding", "image and text embedding"
 IMAGE_CLASSIFIER = "image classifier"
 
@@ -34,6 +36,8 @@ def kind_of(home: Path, config: Mapping[str, Any]) -> str | None:
     family = str(config.get("model_type"))
     if family in families_of(SPEECH_TO_TEXT):  # its class has the name of an encoder-decoder of texts
         return SPEECH
+    if is_late_interaction(home):
+        return MULTI_VECTOR
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     if family in families_of(IMAGES):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .. import _core
 from ..functions.messages import in_the_name_of, shown
 from ..functions.runtime import threads_of_call
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
@@ -22,7 +23,7 @@ from .files.sentence_files import SentenceConfig, read_sentence_config
 from .heads.token_vectors import TokenEmbeddings, TokenHead, inline_shapes, load_token_head, read_token_steps
 from .text.batching import batches, packed
 from .text.inputs import checked_texts
-from .text.prompts import Settings, read_settings
+from .text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, Settings, read_settings
 from .text.tokenizer import Tokenizer, read_tokenizer, require_library
 from .text_encoder import TextEncoder
 
@@ -34,9 +35,10 @@ _READ_HERE = ("query_length", "document_length", "query_expansion")
 class _Side(NamedTuple):
     """How the texts of a role become tokens with vectors."""
 
-    role: str  # "query" or "document", as a prompt is called
+    prompt_names: tuple[str, ...]  # the first one that the model has counts
     tokenizer: Tokenizer
     marker: int | None  # the token after the first one
+    prefix: str  # the text of the marker, with which a prompt may begin; "" without a marker
     filler: tuple[int, int, bool] | None  # a token to fill texts up with, to a length; whether tokens attend to it
     skipped: frozenset[int]
     kept: frozenset[int]  # no others have vectors; empty: all
@@ -68,9 +70,10 @@ class MultiVectorEncoder(TextEncoder):
 
     Notes
     -----
-    Before a text stands a marker of its role. Short queries are filled up with mask tokens if the model says so: each
-    has a vector, and by default no token attends to it. Vectors of punctuation in documents are left out. The vectors
-    of a text have the same bits alone and in any batch.
+    Before a text and its prompt stands a marker of its role; a prompt that begins with the marker adds no second one.
+    Short queries are filled up with mask tokens if the model says so: each has a vector, and by default no token
+    attends to it. Vectors of punctuation in documents are left out. The vectors of a text have the same bits alone and
+    in any batch.
 
     Needs the package tokenizers. You can call a model from several threads at once.
 
@@ -79,8 +82,9 @@ class MultiVectorEncoder(TextEncoder):
     >>> from mha_native.models import MultiVectorEncoder
     >>> model = MultiVectorEncoder.from_pretrained("lightonai/GTE-ModernColBERT-v1")
     >>> documents = ["Children swim for free.", "Bulky waste is collected on the first Monday of the month."]
-    >>> model.rank("Where do I get rid of an old couch?", documents, top_k=1)[0]["corpus_id"]
-    1
+    >>> ranking = model.rank("Where do I get rid of an old couch?", documents)
+    >>> sorted(entry["corpus_id"] for entry in ranking)
+    [0, 1]
     """
 
     def __init__(
@@ -147,7 +151,7 @@ class MultiVectorEncoder(TextEncoder):
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
             home = find_directory(model)
             files = read_late_interaction(home)
-            settings = _read_settings(home, files)
+            settings = read_late_settings(home, files)
             opened = open_model(FolderSource(files.transformer), EMBEDDING)
             front_end = opened.config.stacks[0].front_end
             limits = front_end.max_positions or 0, files.is_listed, front_end.first_position
@@ -238,7 +242,8 @@ class MultiVectorEncoder(TextEncoder):
         -------
         scores : float32 [N, M]
         """
-        found = queries.scores(documents, num_threads=num_threads)
+        threads = threads_of_call(f"{type(self).__name__}.scores", num_threads)
+        found = queries.scores(documents, num_threads=threads)
         if self.similarity_fn_name == "meanmaxsim":
             found /= np.maximum(np.diff(queries.cu_seqlens), 1)[:, None].astype(np.float32)
         return found
@@ -275,6 +280,8 @@ class MultiVectorEncoder(TextEncoder):
         if not isinstance(query, str):
             raise TypeError(f"{name}: query must be a str; got {shown(query)}")
         most = None if top_k is None else checked_size(name, "top_k", top_k)
+        return_documents = _core.boolean(name, "return_documents", return_documents)
+        num_threads = threads_of_call(name, num_threads)
         texts: list[str] | None = None
         if not isinstance(documents, TokenEmbeddings):
             texts = list(checked_texts(name, documents))
@@ -303,17 +310,12 @@ class MultiVectorEncoder(TextEncoder):
         threads = threads_of_call(name, num_threads)
         given = [texts] if isinstance(texts, str) else checked_texts(name, texts)
         if prompt is None and prompt_name is None:
-            prompt_name = self._usual_prompt(side.role)
-        before = self._settings.prompts.chosen(name, prompt_name, prompt)
+            prompt_name = next((one for one in side.prompt_names if one in self.prompts), None)
+        before = self._settings.prompts.chosen(name, prompt_name, prompt).removeprefix(side.prefix)
         parts = list(self._vectors(name, side, given, before, threads))
         counts = np.concatenate([np.zeros(1, np.int64), *(counts for _, counts in parts)])
         rows = np.concatenate([np.empty((0, self.embed_dim), np.float32), *(rows for rows, _ in parts)])
         return TokenEmbeddings(rows, np.cumsum(counts))
-
-    def _usual_prompt(self, role: str) -> str | None:
-        """Return the name of the prompt of a role, as sentence-transformers chooses it."""
-        names = ("query",) if role == "query" else ("document", "passage", "corpus")
-        return next((name for name in names if name in self._settings.prompts.by_name), None)
 
     def _vectors(
         self, name: str, side: _Side, texts: Iterable[str], prompt: str, num_threads: int | None
@@ -363,7 +365,8 @@ def _tokens(ids: list[int], side: _Side) -> _Tokens:
     return _Tokens(ids, seen, kept)
 
 
-def _read_settings(home: Path, files: LateInteractionFiles) -> Settings:
+def read_late_settings(home: Path, files: LateInteractionFiles) -> Settings:
+    """Read the prompts and the similarity of a multi-vector encoder, by the errors of `read_settings`."""
     if not files.is_listed:
         return Settings(similarity="maxsim")
     return read_settings(home, "ColBERT" if files.normalize else "MultiVectorEncoder")
@@ -406,8 +409,11 @@ def _read_sides(
     kept = frozenset(files.skipped.kept_ids)
     filler = None if files.expansion is None else _filler(files, files.expansion, library, sentences)
     nothing: frozenset[int] = frozenset()
-    query = _Side("query", tokenizers[0], ids[0], filler, skipped if files.skipped.of_queries else nothing, nothing)
-    document = _Side("document", tokenizers[1], ids[1], None, skipped if files.skipped.of_documents else nothing, kept)
+    of_queries = skipped if files.skipped.of_queries else nothing
+    of_documents = skipped if files.skipped.of_documents else nothing
+    prefixes = [marker or "" for marker in files.markers]
+    query = _Side(QUERY_PROMPTS, tokenizers[0], ids[0], prefixes[0], filler, of_queries, nothing)
+    document = _Side(DOCUMENT_PROMPTS, tokenizers[1], ids[1], prefixes[1], None, of_documents, kept)
     return query, document, limits[1]
 
 

@@ -14,11 +14,9 @@ from ..layers._constructor_arguments import checked_size
 from ..models import MultiVectorEncoder as Encoder
 from ..models.heads.pooling import scaled_to_length_1
 from ..models.text.inputs import checked_texts
-from ..models.text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from ._arguments import find_model, read_arguments
-from ._model import EncoderLength, Model, Pool, check_processes
+from ._model import Embedder, Pool, check_processes
 from ._tensors import as_array, as_tensor, is_tensor
-from ._text_tokenizer import TextTokenizer
 
 _SIMILARITIES = ("maxsim", "meanmaxsim")
 _TASKS = (None, "query", "document")
@@ -26,7 +24,7 @@ _TASKS = (None, "query", "document")
 _logger = logging.getLogger(__name__)
 
 
-class MultiVectorEncoder(EncoderLength, Model):
+class MultiVectorEncoder(Embedder):
     """Vectors of the tokens of texts, for late interaction: a drop-in for the class of sentence-transformers 6.2.
 
     Parameters
@@ -55,8 +53,9 @@ class MultiVectorEncoder(EncoderLength, Model):
 
     Notes
     -----
-    In contrast to that class, results are arrays unless `convert_to_numpy` is False or an argument is a tensor. Several
-    threads may use a model at once.
+    In contrast to that class, results are arrays unless `convert_to_numpy` is False or an argument is a tensor.
+    `encode` without a task reads documents. The marker of a role stands before any prompt, also an empty one, as in
+    PyLate. Several threads may use a model at once.
 
     Examples
     --------
@@ -69,6 +68,7 @@ class MultiVectorEncoder(EncoderLength, Model):
     """
 
     _encoder: Encoder
+    _similarity: str
 
     def __init__(
         self,
@@ -189,27 +189,6 @@ class MultiVectorEncoder(EncoderLength, Model):
         vectors = [part.copy() if convert_to_numpy else _tensor(function, part.copy()) for part in parts]
         return vectors[0] if is_one else vectors
 
-    def encode_query(
-        self,
-        inputs: str | Iterable[str],
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Compute vectors of queries: `encode` as a query, with the prompt "query" unless you give another one."""
-        return self._encode_as("query", QUERY_PROMPTS, inputs, prompt_name, prompt, **kwargs)
-
-    def encode_document(
-        self,
-        inputs: str | Iterable[str],
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Compute vectors of documents: `encode` as a document, with the first of the prompts "document", "passage" and
-        "corpus" that the model has, unless you give another one."""
-        return self._encode_as("document", DOCUMENT_PROMPTS, inputs, prompt_name, prompt, **kwargs)
-
     def similarity(self, embeddings1: Any, embeddings2: Any, *, length_normalize: bool | None = None) -> Any:
         """Compute the score of each of N queries with each of M documents.
 
@@ -245,30 +224,6 @@ class MultiVectorEncoder(EncoderLength, Model):
         """
         function = f"{type(self).__name__}.similarity_pairwise"
         return self._scores(function, embeddings1, embeddings2, length_normalize, True)
-
-    def get_embedding_dimension(self) -> int:
-        """Return D, the features of a vector."""
-        return self._encoder.embed_dim
-
-    @property
-    def tokenizer(self) -> TextTokenizer:
-        """A copy of the tokenizer, with the methods ``encode``, ``tokenize`` and ``decode``."""
-        return TextTokenizer(self._encoder._tokenizer.uncut())
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the computation, for NumPy."""
-        return self._encoder.dtype
-
-    def __repr__(self) -> str:
-        return repr(self._encoder).replace(type(self._encoder).__name__, type(self).__name__, 1)
-
-    def _encode_as(
-        self, task: str, names: tuple[str, ...], inputs: Any, prompt_name: Any, prompt: Any, **kwargs: Any
-    ) -> Any:
-        if prompt_name is None and prompt is None:
-            prompt_name = next((name for name in names if name in self.prompts), None)
-        return self.encode(inputs, prompt_name, prompt, task=task, **kwargs)
 
     def _scores(
         self, function: str, queries: Any, documents: Any, length_normalize: bool | None, pairwise: bool

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cached_property
@@ -160,11 +161,14 @@ class TextEngine(Engine):
         self._num_ended = 0
         self._streams: dict[Request, Callable[[StepEvent], None]] = {}
         self._early: dict[Request, list[StepEvent]] = {}  # of requests whose stream is not known yet
+        weak = weakref.ref(self)  # what the Batcher keeps lives as long as itself, and this model keeps the Batcher
+
+        def deliver(events: list[StepEvent]) -> None:
+            if (engine := weak()) is not None:
+                loop.call_soon_threadsafe(engine._deliver, events)
+
         self.batcher = Batcher(
-            model,
-            num_threads=config.num_threads,
-            max_waiting=config.max_waiting,
-            on_step=lambda events: loop.call_soon_threadsafe(self._deliver, events),
+            model, num_threads=config.num_threads, max_waiting=config.max_waiting, on_step=deliver
         ).start()
 
     def attach(self, request: Request, stream: Callable[[StepEvent], None]) -> None:

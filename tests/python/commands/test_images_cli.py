@@ -113,9 +113,10 @@ def test_refusals(capsys: pytest.CaptureFixture[str], clip: str, vit: str, folde
         (tmp_path / "empty").mkdir(exist_ok=True)
         code, out, err = run(capsys, *arguments)
         assert_refused(code, out, err, *words)
-    with pytest.raises(SystemExit):
-        run(capsys, "embed", "--model", clip, "--images", good, "--prompt", "a")
-    assert "a prompt does not go with --images" in capsys.readouterr().err
+    for words, arguments in (("a prompt does not go with", ["--prompt", "a"]), ("--sparse does not go", ["--sparse"])):
+        with pytest.raises(SystemExit):
+            run(capsys, "embed", "--model", clip, "--images", good, *arguments)
+        assert words in capsys.readouterr().err
 
 
 def test_models(capsys: pytest.CaptureFixture[str], clip: str, vit: str, tmp_path: Path, monkeypatch: Any) -> None:

@@ -17,6 +17,7 @@ pytest.importorskip("tokenizers")
 import tiny_bert
 import tiny_classifiers
 import tiny_language_model
+import tiny_multi_vector
 import tiny_sparse
 import tiny_speech
 
@@ -55,6 +56,8 @@ def test_models_of_every_kind(cache: Path, tmp_path: Path, capsys: pytest.Captur
     plain = tiny_bert.write(tmp_path / "bert")
     hub_caches.fill(cache, "org/embeds", plain)
     hub_caches.fill(cache, "org/sparse", tiny_sparse.write_files(tmp_path / "sparse"))
+    for name, write in (("org/late", tiny_multi_vector.write_pylate), ("org/colbert", tiny_multi_vector.write_colbert)):
+        hub_caches.fill(cache, name, write(tmp_path / name))
     hub_caches.fill(cache, "org/labels", tiny_classifiers.write(tmp_path / "labels"))
     hub_caches.fill(cache, "org/tokens", tiny_classifiers.write(tmp_path / "tokens", tokens=True))
     hub_caches.fill(cache, "org/continues", tiny_language_model.write(tmp_path / "gpt2"))
@@ -72,6 +75,8 @@ def test_models_of_every_kind(cache: Path, tmp_path: Path, capsys: pytest.Captur
     assert rows == {
         "org/embeds": ("bert", "embedding", TEXT),
         "org/sparse": ("bert", "sparse embedding", TEXT),
+        "org/late": ("bert", "multi-vector embedding", TEXT),
+        "org/colbert": ("bert", "multi-vector embedding", TEXT),
         "org/labels": ("bert", "classifier", TEXT),
         "org/tokens": ("bert", "token classifier", TEXT),
         "org/continues": ("gpt2", "language model", CHAT),
@@ -87,6 +92,8 @@ def test_models_of_every_kind(cache: Path, tmp_path: Path, capsys: pytest.Captur
     # The names are the ones that the classes take.
     models.SentenceEncoder.from_pretrained("org/embeds")
     models.SparseEncoder.from_pretrained("org/sparse")
+    models.MultiVectorEncoder.from_pretrained("org/late")
+    models.MultiVectorEncoder.from_pretrained("org/colbert")
     models.TextClassifier.from_pretrained("org/labels")
     models.TokenClassifier.from_pretrained("org/tokens")
     for name in ("org/writes", "org/faster"):

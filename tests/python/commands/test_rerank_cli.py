@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import tiny_classifiers
+import tiny_multi_vector
 from command_line import assert_refused, run
 
 from mha_native.commands import rerank
+from mha_native.models import MultiVectorEncoder
 from mha_native.sentence_transformers import CrossEncoder
 
 QUERY = "the dog"
@@ -135,3 +137,20 @@ def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
         run(capsys, "rerank", *arguments)
     assert error.value.code == 2
     assert "usage: python -m mha_native rerank" in capsys.readouterr().err
+
+
+def test_a_multi_vector_encoder_ranks_by_late_interaction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rerank, "_PAIRS", 3)
+    folder = str(tiny_multi_vector.write_pylate(tmp_path / "model"))
+    expected = MultiVectorEncoder.from_pretrained(folder).rank(QUERY, DOCUMENTS, return_documents=True)
+    for entry in expected:
+        entry["score"] = float(f"{entry['score']:.9g}")
+    code, out, err = run(capsys, "rerank", "--model", folder, "--query", QUERY, *DOCUMENTS)
+    assert (code, err) == (0, "")
+    _assert_ranking(_lines(out), expected)
+    lines = tmp_path / "queries.jsonl"
+    lines.write_text(json.dumps({"query": QUERY, "documents": DOCUMENTS}))
+    code, out, err = run(capsys, "rerank", "--model", folder, "--file", str(lines))
+    _assert_ranking(_lines(out)[0]["ranking"], expected)

@@ -74,6 +74,10 @@ def test_outputs(home: Path) -> None:
         assert found["lexical_weights"][i] == pytest.approx(weights, abs=1e-5)
         assert found["lexical_weights"][i].keys() == weights.keys()
     assert_same_bits(found["dense_vecs"], SentenceEncoder.from_pretrained(home).encode(TEXTS))
+    listed = home / "modules.json"
+    moved = listed.rename(home / "modules.old")  # as FlagEmbedding, which does not read it
+    assert_same_bits(BGEM3Encoder.from_pretrained(home).encode(TEXTS)["dense_vecs"], found["dense_vecs"])
+    moved.rename(listed)
     sparse = pickle.loads(pickle.dumps(model)).encode_sparse(TEXTS)
     for i, weights in enumerate(found["lexical_weights"]):
         indices, values = sparse.row(i)
@@ -118,6 +122,10 @@ def test_refusals(home: Path, tmp_path: Path) -> None:
         model.compute_score([("a", "b"), "ab"])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="must both be dicts or lists; got dict and list"):
         model.compute_lexical_matching_score({}, [])
+    pooled = tiny_sparse.write_bge(tmp_path)
+    (pooled / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    with pytest.raises(ValueError, match=r"modules\.json must have Pooling of cls, and Normalize; got mean"):
+        BGEM3Encoder.from_pretrained(pooled)
     path = home / "sparse_linear.safetensors"
     raw = path.read_bytes()
     try:

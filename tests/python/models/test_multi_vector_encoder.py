@@ -48,6 +48,10 @@ CASES: dict[str, tuple[Write, dict[str, Any]]] = {
     "PyLate without skipped words": (tiny.write_pylate, {"skiplist_words": [], "query_length": 5}),
     "PyLate without markers": (tiny.write_pylate, {"query_prefix": "", "document_prefix": ""}),
     "PyLate with prompts": (tiny.write_pylate, {"prompts": {"query": "cat ", "document": "b c "}}),
+    "PyLate with markers in prompts": (
+        tiny.write_pylate,
+        {"prompts": {"query": "[Q] ", "document": "[D] b c "}, "similarity_fn_name": "cosine"},
+    ),
     "PyLate with a bias": (tiny.write_pylate, {"dense": {"bias": True}}),
     "ColBERT": (tiny.write_colbert, {}),
     "ColBERT, attended": (tiny.write_colbert, {"attend_to_mask_tokens": True, "mask_punctuation": False}),
@@ -76,6 +80,10 @@ def test_vectors_and_rankings_are_those_of_sentence_transformers(case: str, tmp_
     documents = drop_in.encode_document(DOCUMENTS)
     for i, vectors in enumerate(queries):
         np.testing.assert_array_equal(vectors, found[0].row(i))
+    if write is tiny.write_pylate and "prompts" not in settings:
+        marked = DropIn(folder, prompts={"query": settings.get("query_prefix", "[Q] ")})
+        np.testing.assert_array_equal(marked.encode_query("a dog"), queries[0])
+    np.testing.assert_array_equal(drop_in.encode_query("a dog", None, None, 2, False), queries[0])
     np.testing.assert_array_equal(drop_in.similarity(queries, documents)[:, keeps], scores)
 
 

@@ -280,6 +280,17 @@ def test_texts_without_pages_and_steps_that_fail(tmp_path: Path, monkeypatch: py
         until(lambda: not engine.batcher.statistics.used_pages)
 
 
+def test_a_language_model_that_is_opened_again_leaves_memory(tmp_path: Path) -> None:
+    home = tiny_language_model.write(tmp_path / "text", n_positions=100)
+    with running(Config({"text": home})) as server:
+        old = weakref.ref(server.service.engines["text"])
+        body = {"prompt": "a", "max_tokens": 3, "stream": True}
+        assert server.client.post("/v1/completions", json=body).status_code == 200
+        opened = server.service.open("text", server.service.config.model("text"))
+        asyncio.run_coroutine_threadsafe(opened, server.loop).result(20)
+        until(lambda: gc.collect() >= 0 and old() is None)
+
+
 def _raising(error: Exception) -> Any:
     def read(*_: Any) -> None:
         raise error

@@ -186,7 +186,7 @@ def test_a_long_time_leaves_nothing_behind(tmp_path: Path, seconds: float) -> No
     resident = [state[0] for state in states]
     quarters = [float(np.median(each)) for each in np.array_split(resident, 4)]
     print(f"{dict(traffic.seen)}, {num_reloads} new models; kB {before[0]}, in quarters {quarters}, {after[0]}")
-    assert not traffic.failures, traffic.failures[:5]
+    assert not traffic.failures, (traffic.failures[:5], said[-4000:])
     assert code == 0, said
     assert num_reloads >= 5
     assert {status for (kind, status) in traffic.seen if kind not in ("leave", "nonsense")} == {200}

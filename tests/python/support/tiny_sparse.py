@@ -109,7 +109,7 @@ def write_files(folder: Path, files: dict[str, Any] | None = None) -> Path:
 def write_bge(folder: Path) -> Path:
     """Write a model with the two further heads of BGE-M3, without torch."""
     rng = np.random.default_rng(3)
-    tiny_bert.write(folder)
+    tiny_bert.write(folder, files={"1_Pooling/config.json": {"pooling_mode_cls_token": True}})
     for name, features in (("sparse_linear", 1), ("colbert_linear", 24)):
         weights = {"weight": rng.standard_normal((features, 24), np.float32), "bias": np.ones(features, np.float32)}
         save_file(weights, folder / f"{name}.safetensors")

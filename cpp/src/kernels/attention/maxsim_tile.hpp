@@ -58,12 +58,11 @@ struct MaxSimTokens {
     using T = typename Products::Sum;
     using P = Packet<T>;
     constexpr Index L = kLanes<T>;
-    P highest[N];
-    MHA_UNROLL
-    for (int j = 0; j < N; ++j) highest[j] = pload<P>(g.maxima + j * L);
+    P highest[N];  // loaded after the products, which need all registers
     Products::Tile::template multiply_long<M, N>(
         g.depth, g.tokens + token * g.token_row, g.token_row, g.token_step, g.queries, kWidth<T>,
-        [&](int, int j, const P& s) MHA_INLINE_LAMBDA { highest[j] = larger(highest[j], s); });
+        [&](int i, int j, const P& s)
+            MHA_INLINE_LAMBDA { highest[j] = larger(i == 0 ? pload<P>(g.maxima + j * L) : highest[j], s); });
     MHA_UNROLL
     for (int j = 0; j < N; ++j) pstore(g.maxima + j * L, highest[j]);
   }
@@ -74,16 +73,15 @@ struct MaxSimTokens<ByteProducts, M, N> {
   static void run(const MaxSimArguments<ByteProducts, float>& g, Index token) {
     using P = Packet<float>;
     constexpr Index L = kLanes<float>;
-    P highest[N];
-    MHA_UNROLL
-    for (int j = 0; j < N; ++j) highest[j] = pload<P>(g.maxima + j * L);
+    P highest[N];  // loaded after the products, which need all registers
     ByteProducts::Tile::multiply<M, N>(
         g.depth, g.tokens + token * g.token_row, g.token_row, g.token_step, g.queries, kWidth<float>,
         [&](int, int j) MHA_INLINE_LAMBDA { return load_vector<Ints>(g.query_sums + j * L); },
         [&](int i, int j, const Ints& sums) MHA_INLINE_LAMBDA {
           const P scale =
               pmul(pset1<P>(g.token_scale[(token + i) * g.token_scale_step]), pload<P>(g.query_scale + j * L));
-          highest[j] = larger(highest[j], pmul(P(__builtin_convertvector(sums, Floats)), scale));
+          const P before = i == 0 ? pload<P>(g.maxima + j * L) : highest[j];
+          highest[j] = larger(before, pmul(P(__builtin_convertvector(sums, Floats)), scale));
         });
     MHA_UNROLL
     for (int j = 0; j < N; ++j) pstore(g.maxima + j * L, highest[j]);

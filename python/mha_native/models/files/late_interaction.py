@@ -5,13 +5,14 @@ after the transformer.
 """
 
 import string
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...functions.messages import listed, shown
 from .entries import Entries
 from .json_files import read_json
-from .modules_json import Module, read_listed
+from .modules_json import Module, kinds_listed, read_listed
 from .sentence_files import settings_file
 
 SETTINGS_FILE = "config_sentence_transformers.json"
@@ -60,6 +61,18 @@ class LateInteractionFiles(NamedTuple):
     document_length: int | None
     expansion: Expansion | None
     skipped: Skipped
+
+
+def is_late_interaction(home: Path) -> bool:
+    """Return whether the files in `home` are those of a multi-vector encoder.
+
+    Raises OSError or ValueError if a file cannot be read.
+    """
+    if (home / "modules.json").exists():
+        kinds = kinds_listed(home)
+        return kinds[:2] == ["Transformer", "Dense"] or "MultiVectorMask" in kinds
+    path = home / "config.json"
+    return path.exists() and _is_colbert(read_json(path, dict))
 
 
 def read_late_interaction(home: Path) -> LateInteractionFiles:
@@ -123,8 +136,9 @@ def _of_pylate(settings: Entries, modules: list[Module]) -> LateInteractionFiles
 
 def _of_colbert(home: Path) -> LateInteractionFiles:
     path = home / "config.json"
-    architectures = read_json(path, dict).get("architectures")
-    if not isinstance(architectures, list) or architectures[:1] != ["HF_ColBERT"]:
+    config = read_json(path, dict)
+    if not _is_colbert(config):
+        architectures = config.get("architectures")
         raise ValueError(
             f"{path}: architectures must be HF_ColBERT without modules.json, for a multi-vector encoder; "
             f"got {shown(architectures)}"
@@ -145,6 +159,11 @@ def _of_colbert(home: Path) -> LateInteractionFiles:
         expansion=Expansion(length, metadata.flag("attend_to_mask_tokens"), None, True),
         skipped=Skipped(tuple(string.punctuation) if punctuation else ()),
     )
+
+
+def _is_colbert(config: Mapping[str, Any]) -> bool:
+    architectures = config.get("architectures")
+    return isinstance(architectures, list) and architectures[:1] == ["HF_ColBERT"]
 
 
 def _marker(entries: Entries, name: str, default: str) -> str | None:

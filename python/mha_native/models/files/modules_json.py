@@ -159,9 +159,14 @@ def read_sparse_modules(directory: Path) -> SparseModules | None:
 
 def lists_sparse(directory: Path) -> bool:
     """Return whether modules.json lists the modules of a SparseEncoder. The file can be missing."""
-    path = directory / "modules.json"
-    kinds = [kind for kind, _ in _entries(path)] if path.exists() else []
+    kinds = kinds_listed(directory)
     return kinds == ["Router"] or kinds in _SPLADE
+
+
+def kinds_listed(directory: Path) -> list[str]:
+    """Return the kinds of the modules in modules.json; none without that file."""
+    path = directory / "modules.json"
+    return [kind for kind, _ in _entries(path)] if path.exists() else []
 
 
 def _of_router(folder: Path) -> SparseModules:

@@ -34,11 +34,11 @@ class TokenEmbeddings(NamedTuple):
     --------
     >>> import numpy as np
     >>> from mha_native.models import TokenEmbeddings
-    >>> rows = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
+    >>> rows = np.array([[1, 0], [0, 1], [0.5, 0.75]], np.float32)
     >>> found = TokenEmbeddings(rows, np.array([0, 2, 3]))
     >>> found.scores(found)
-    array([[2. , 1.4],
-           [0.8, 1. ]], dtype=float32)
+    array([[2.    , 1.25  ],
+           [0.75  , 0.8125]], dtype=float32)
     """
 
     rows: NDArray[Any]

@@ -27,7 +27,7 @@ _NAME = "Preprocessing"
 
 
 class Preprocessing:
-    """From images to pixels: open, resize, crop, scale and normalize as the files of a model say.
+    """The steps from images to pixels: open, resize, crop, scale and normalize, as the files of a model say.
 
     `read_preprocessing` makes it from files, and models have it as their attribute ``preprocessing``.
 
@@ -154,7 +154,7 @@ class Preprocessing:
         if isinstance(image, PlacedImage):
             index, image = image
         opened = open_image(_NAME, index, image, self._settings.to_rgb)
-        self._steps.fill(f"{_NAME}: image {index}", out[row], opened)
+        self._steps.fill(f"{_NAME}: images: image {index}", out[row], opened)
         return out
 
     def __repr__(self) -> str:

@@ -81,7 +81,7 @@ def open_image(function: str, index: int, source: ImageSource, to_rgb: bool) -> 
         If the source is no image or cannot be read. The message has `index`.
     """
     image_module = pillow(function)
-    what = f"{function}: image {index}"
+    what = f"{function}: images: image {index}"
     given: Any = source
     if isinstance(source, (str, PathLike)) or hasattr(source, "read"):
         given = _decoded(what, source)
@@ -95,7 +95,7 @@ def open_image(function: str, index: int, source: ImageSource, to_rgb: bool) -> 
             return given if given.mode == "RGB" else _with_channels(np.array(given))
         except Exception as error:  # a lazy image that is damaged; Pillow raises errors of many kinds
             raise ValueError(f"{what} cannot be read: {error}") from error
-    array = to_numpy(function, f"image {index}", given)
+    array = to_numpy(function, f"images: image {index}", given)
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{what} must be a PIL image, a path, a file object or an array; got {name_of_type(given)}")
     return _from_array(what, array, to_rgb)

@@ -89,8 +89,12 @@ def read_settings(directory: Path, model_type: str = "SentenceTransformer") -> S
             f"{path}: default_prompt_name must be one of prompts, {listed(list(by_name))}; got {shown(default)}"
         )
     name = "similarity_fn_name"
-    known = ("MaxSim",) if model_type == "ColBERT" else _MAXSIM if similarity == "maxsim" else _SIMILARITIES
-    similarity = entries.choice(name, *known).lower() if entries.has(name) else similarity
+    if model_type == "ColBERT":  # older files name the similarity of two tokens
+        known: tuple[str, ...] = ("MaxSim", "cosine", "dot")
+    else:
+        known = _MAXSIM if similarity == "maxsim" else _SIMILARITIES
+    found = entries.choice(name, *known) if entries.has(name) else similarity
+    similarity = similarity if model_type == "ColBERT" else found
     most = entries.size_or_none("max_active_dims")
     return Settings(Prompts(by_name, default), entries.size_or_none("truncate_dim"), similarity, most)
 

@@ -64,6 +64,11 @@ def _encode(rng: Generator) -> Made:
     return _encoder().encode, _images(rng)
 
 
+@entry("ImageEncoder.encode_batches")
+def _encode_batches(rng: Generator) -> Made:
+    return lambda **given: list(_encoder().encode_batches(**given)), _images(rng)
+
+
 @entry("ImageEncoder.hidden_states")
 def _states(rng: Generator) -> Made:
     return _encoder().hidden_states, _images(rng)
@@ -83,6 +88,11 @@ def _classify(rng: Generator) -> Made:
 @entry("ImageClassifier.predict_proba")
 def _scores(rng: Generator) -> Made:
     return _classifier().predict_proba, _images(rng)
+
+
+@entry("ImageClassifier.predict_proba_batches")
+def _score_batches(rng: Generator) -> Made:
+    return lambda **given: list(_classifier().predict_proba_batches(**given)), _images(rng)
 
 
 @entry("ImageTextEncoder.encode_images")
