@@ -120,7 +120,7 @@ class Service:
                 await asyncio.sleep(0.02)
             await asyncio.to_thread(engine.close)
             del self._old[engine]
-            self.on_models()
+            asyncio.get_running_loop().call_soon(self.on_models)  # when this function keeps the model no longer
 
         self._old[engine] = asyncio.get_running_loop().create_task(end())
 

@@ -357,6 +357,7 @@ class RequestQueue:
         while request := self._popped():  # one after another: the next `close` goes on after an exception of a signal
             request._forget()
         self._tell(requests)
+        self.on_step = None  # which may keep the Batcher, whose finalizer keeps this queue
         self._caches.close()
 
     def _popped(self) -> Request | None:

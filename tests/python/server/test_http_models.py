@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +34,7 @@ from mha_native.sentence_transformers import CrossEncoder
 from mha_native.server import Config, Model, model_files
 from mha_native.server.application import _ENDPOINTS
 from mha_native.server.engines import TextEngine
+from mha_native.server.process import _settle
 from mha_native.serving import EncodeBatcher, _encode_queue
 
 SCORE = "sentence_transformers.cross_encoder.modules.LogitScore"
@@ -322,6 +325,27 @@ def test_a_model_ends_once_and_a_failed_one_leaves_no_thread(
             server.loop.call_soon_threadsafe(lock.release)
             assert sorted(each.result().status_code for each in ended) == [200, 404]
         assert list(server.service.engines) == ["two", "four"]
+
+
+def test_a_model_that_has_ended_is_freed(copies: dict[str, Path]) -> None:
+    """Also a model of text, whose queue calls the server, and what a collection alone finds, before it is frozen."""
+    headers = {"authorization": "Bearer secret"}
+    with running(Config({"embed": copies["embed"], "write": copies["write"]}, admin_key="secret")) as server:
+        server.service.on_models = _settle
+        body = {"model": "write", "prompt": "the", "max_tokens": 2}
+        assert server.client.post("/v1/completions", json=body).status_code == 200
+        engine = server.service.engines["write"]
+        engine.itself = engine  # type: ignore[union-attr]
+        alive = weakref.ref(engine)
+        del engine
+        try:
+            assert server.client.delete("/admin/models/write", headers=headers).status_code == 200
+            end = time.monotonic() + 20
+            while alive() is not None:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+        finally:
+            gc.unfreeze()
 
 
 def test_the_description_of_the_server(server: Running) -> None:
