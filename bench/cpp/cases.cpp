@@ -50,7 +50,8 @@ void resolve(Case& c) {
                       "linear_backward",
                       "training",
                       "experts",
-                      "linear"};
+                      "linear",
+                      "maxsim"};
   const bool is_known = std::find(kinds.begin(), kinds.end(), c.kind) != kinds.end();
   const bool is_positive = std::min({c.B, c.H, c.Hk, c.Tq, c.Tk, c.D}) > 0;
   const bool has_format = !c.weights.empty();

@@ -44,11 +44,11 @@ struct Case {
     return causal || window[0] >= 0 || window[1] >= 0 || admitted > 0 || softcap > 0 || alibi;
   }
 
-  /// Whether this is measured from Python alone: gradients, experts, ModernBERT, a decoder, a linear map, attention
-  /// over a cache or with a block mask.
+  /// Whether this is measured from Python alone: gradients, experts, ModernBERT, a decoder, a linear map, late
+  /// interaction, attention over a cache or with a block mask.
   bool is_of_python() const {
-    const bool is_one =
-        kind == "decoder" || kind == "images" || kind == "cached" || kind == "experts" || kind == "linear";
+    const bool is_one = kind == "decoder" || kind == "images" || kind == "cached" || kind == "experts" ||
+                        kind == "linear" || kind == "maxsim";
     return is_one || is_backward() || blocks > 0 || !family.empty();
   }
   bool is_backward() const { return kind == "attention_backward" || kind == "linear_backward" || kind == "training"; }

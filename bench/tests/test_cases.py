@@ -13,7 +13,7 @@ from mha_native_bench.cases.blocks import random_blocks, root_mean_squares
 from mha_native_bench.cases.case import BLOCKED, Case
 from mha_native_bench.cases.inputs import copies, make_inputs
 from mha_native_bench.cases.load import load_cases, plain_case
-from mha_native_bench.cases.oracle import oracle
+from mha_native_bench.cases.oracle import largest_error, oracle, tolerance
 from mha_native_bench.cases.padding import padded, padded_pairs, padded_texts, unpadded
 from mha_native_bench.cases.sentence_model import Models
 from mha_native_bench.contenders import Ours
@@ -117,9 +117,31 @@ def test_rows_that_make_no_sense_are_refused() -> None:
         {"kind": "ragged", "Tk": 5, "shortest": 1, "values": 2.0},
         {"kind": "linear", "E": 8, "H": 1, "Hk": 1, "causal": False},
         {"kind": "mha", "E": 32, "Hk": 4, "Tk": 5, "weights": "q4_0"},
+        {"kind": "maxsim", "causal": False},
+        {"kind": "maxsim", "H": 1, "Hk": 1},
+        {"kind": "maxsim", "H": 1, "Hk": 1, "causal": False, "cache": "bf16"},
+        {"kind": "maxsim", "H": 1, "Hk": 1, "causal": False, "softcap": 2.0},
     ):
         with pytest.raises(ValueError, match="small"):
             dataclasses.replace(SMALL, **changes)
+
+
+def test_late_interaction_compares_all_tokens() -> None:
+    case = Case("late", "maxsim", "f32", B=40, H=1, Hk=1, Tq=6, Tk=9, D=32, E=0, causal=False)
+    assert case.is_of_python
+    assert case.flops == 40 * 6 * 9 * 2 * 32
+    assert case.least_bytes == 4 * (40 * 9 * 32 + 6 * 32 + 40)
+    int8 = dataclasses.replace(case, cache="int8")
+    assert int8.least_bytes == (40 * 9 + 6) * (32 + 4) + 4 * 40
+    assert (case.precision, int8.precision) == ("f32", "int8")
+    inputs = make_inputs(case)
+    query, documents = inputs.arrays
+    expected = oracle(case, inputs)
+    np.testing.assert_allclose(expected, (documents @ query.T).max(1).sum(1), rtol=1e-5)
+    for of_format in (case, int8):
+        check(of_format, Ours([2]).programs(of_format, inputs, 2), expected)
+        for wrong in ((documents[::-1] @ query.T).max(1).sum(1), (documents @ query.T)[:, :-2].max(1).sum(1)):
+            assert largest_error(wrong, expected) > 2 * tolerance(of_format, expected)
 
 
 def test_a_linear_map_reads_its_weights_in_their_format() -> None:

@@ -71,6 +71,8 @@ EXPERTS = Case(
 )  # fmt: skip
 LINEAR = dataclasses.replace(EXPERTS, name="linear", kind="linear", E=256, D=256, F=36, X=0, used=0)
 CASES += [LINEAR, dataclasses.replace(LINEAR, Tq=1, Tk=1)]
+LATE = Case("late", "maxsim", "f32", B=5, H=1, Hk=1, Tq=6, Tk=9, D=32, E=0, causal=False)
+CASES += [LATE, dataclasses.replace(LATE, Tq=20)]
 CASES += [*BACKWARD.values(), EXPERTS, dataclasses.replace(EXPERTS, Tq=1, Tk=1)]
 CASES += [TEXTS, dataclasses.replace(TEXTS, B=1, shortest=9), PAIRS, SPARSE]
 CASES += [MODERN, dataclasses.replace(MODERN, shortest=4), *(dataclasses.replace(DECODER, Tq=n) for n in (1, 4, 9))]
@@ -84,6 +86,7 @@ REDUCED = [
     if ("weights" if case.kind == "decoder" else "dtype") in changes or (case.is_layer and case.kind != "decoder")
     if not case.changes_scores and (case.window is None or case.family)
 ] + [dataclasses.replace(CACHED, cache="int8", pages=pages) for pages in ("", "shared")]
+REDUCED += [dataclasses.replace(LATE, cache="int8")]
 REDUCED += [dataclasses.replace(LINEAR, weights=weights) for weights in ("int4", *BLOCKED)]
 REDUCED += [dataclasses.replace(WIDE, weights=weights, Tq=n) for weights in ("int4", *BLOCKED) for n in (1, 4)]
 
@@ -92,7 +95,7 @@ KNOWN = {
     "numpy": {"sdpa f32", "cached f32", "ragged f32", "mha f32", "step f32"},
     "torch": {
         f"{kind} {dtype}"
-        for kind in ("sdpa", "cached", "ragged", "mha", "step", "encoder_layer", *BACKWARD)
+        for kind in ("sdpa", "cached", "ragged", "mha", "step", "encoder_layer", "maxsim", *BACKWARD)
         for dtype in ("f32", "bf16")
     }
     | {"training f32"},

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mha_native_bench.cases.case import Case
+from mha_native_bench.cases.case import KINDS, Case
 from mha_native_bench.cases.load import load_cases, plain_case
 from mha_native_bench.contenders import Program
 from mha_native_bench.measure.cells import Cell, ratio
@@ -154,7 +154,7 @@ def test_json_has_every_turn_and_every_reason() -> None:
 
 def test_pictures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from mha_native_bench.report.pictures import draw
+    from mha_native_bench.report.pictures import TITLES, draw
 
     mha = dataclasses.replace(SMALL, name="layer", kind="mha", Hk=4, Tq=7, E=32, dtype="bf16")
     reading = dataclasses.replace(SMALL, name="decode", Tq=1, causal=False)
@@ -163,6 +163,7 @@ def test_pictures(tmp_path: Path) -> None:
         measured(timed("torch", 9.0, 9.0, 9.0), case=mha),
         measured(timed("read", 0.5, 0.5, 0.5), case=reading),
     )
+    assert set(TITLES) == set(KINDS)
     written = draw(run.cells, tmp_path / "out.png")
     assert [path.name for path in written] == ["out.png", "out-roofline.png"]
     for path in written:

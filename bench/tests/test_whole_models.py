@@ -1,4 +1,4 @@
-"""ModernBERT and decoders of language models: their work, what rows refuse, and that the check tells them apart."""
+"""ModernBERT, decoders, and ViT: their work, what rows refuse, and that the check tells them apart."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from mha_native import reference
 from mha_native_bench.cases.case import BLOCKED, Case
+from mha_native_bench.cases.image_model import vit_vectors
 from mha_native_bench.cases.inputs import make_inputs
 from mha_native_bench.cases.language_model import EMBEDDINGS, EPS, language_model_state
 from mha_native_bench.cases.load import load_cases
@@ -29,6 +30,10 @@ DECODER = Case(
 MODERN = Case(
     "modern", "sentences", "f32", B=3, H=2, Hk=2, Tq=9, Tk=9, D=8, E=16, causal=False,
     F=24, activation="gelu", layers=4, family="modernbert", window=(2, 2), shortest=9,
+)  # fmt: skip
+
+IMAGES = Case(
+    "images", "images", "f32", B=2, H=2, Hk=2, Tq=5, Tk=5, D=8, E=16, causal=False, F=24, activation="gelu", layers=2,
 )  # fmt: skip
 
 
@@ -56,6 +61,13 @@ def test_a_decoder_has_the_work_of_its_new_tokens() -> None:
     assert sum(array.size for array in state.values()) == weights + 2 * 2 * 32 + 32
 
 
+def test_images_have_the_work_of_their_patches() -> None:
+    in_layer = 4 * 16 * 16 + 2 * 16 * 24
+    assert IMAGES.flops == 2 * 2 * 10 * in_layer + 2 * 4 * 2 * 8 * 2 * 25 + 2 * 2 * 4 * 3 * 16 * 16 * 16
+    assert IMAGES.image_size == 32
+    assert IMAGES.least_bytes == 4 * 2 * (3 * 32 * 32 + 16) + IMAGES.weight_bytes
+
+
 def test_modernbert_has_windows_in_two_of_three_layers() -> None:
     assert MODERN.visible_pairs == 3 * (9 + 2 * 8 + 2 * 7)  # of nine tokens each sees two to both sides
     pairs = 2 * MODERN.visible_pairs + 2 * 3 * 81
@@ -74,6 +86,9 @@ def test_modernbert_has_windows_in_two_of_three_layers() -> None:
         (DECODER, {"activation": "gelu"}),
         (DECODER, {"family": "modernbert"}),
         (DECODER, {"window": (2, 2)}),
+        (IMAGES, {"Tq": 6, "Tk": 6}),
+        (IMAGES, {"causal": True}),
+        (IMAGES, {"Tk": 7}),
         (MODERN, {"V": 50}),
         (MODERN, {"family": "roberta"}),
         (MODERN, {"family": ""}),
@@ -126,6 +141,25 @@ def test_this_library_embeds_by_modernbert(models: Models, changes: dict[str, An
     case = dataclasses.replace(MODERN, **changes)
     inputs = make_inputs(case, models.directory(case))
     assert len(check(case, Ours([1]).programs(case, inputs, 1), oracle(case, inputs)).timed) == 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"dtype": "bf16"}, {"weights": "int8"}], ids=str)
+def test_this_library_embeds_images(models: Models, changes: dict[str, Any]) -> None:
+    from safetensors.numpy import load_file
+
+    pytest.importorskip("PIL")
+    if "dtype" in changes:
+        pytest.importorskip("ml_dtypes")
+    case = dataclasses.replace(IMAGES, **changes)
+    directory = models.directory(case)
+    assert directory is not None
+    inputs = make_inputs(case, directory)
+    expected = oracle(case, inputs)
+    assert expected.shape == (2, 16)
+    assert len(check(case, Ours([1]).programs(case, inputs, 1), expected).timed) == 1
+    # Patches by columns, which a wrong layout of an image makes of them.
+    turned = vit_vectors(case, load_file(directory / "model.safetensors"), inputs.arrays[0].swapaxes(2, 3))
+    assert largest_error(turned, expected) > 2 * tolerance(case, expected)
 
 
 @pytest.mark.parametrize("weights", ["", "bf16"])

@@ -17,7 +17,7 @@ QUERY_TOKENS = 11  # of the query of pairs, three special ones included
 
 KINDS = (
     "sdpa", "cached", "ragged", "mha", "step", "encoder_layer", "sentences", "images", "decoder",
-    "attention_backward", "linear_backward", "training", "experts", "linear",
+    "attention_backward", "linear_backward", "training", "experts", "linear", "maxsim",
 )  # fmt: skip
 
 PAGES = ("", "in order", "shuffled", "shared")
@@ -125,9 +125,9 @@ class Case:
             raise ValueError(f"case {self.name}: weights are kept in {', '.join(WEIGHTS)[2:]} by layers in f32")
         if min(self.B, self.H, self.Hk, self.Tq, self.Tk, self.D) < 1 or self.H % self.Hk:
             raise ValueError(f"case {self.name}: sizes must be positive, and H a multiple of Hk")
-        formats = {"step": ("bf16", "f16"), "cached": ("int8",)}.get(self.kind, ())
+        formats = {"step": ("bf16", "f16"), "cached": ("int8",), "maxsim": ("int8",)}.get(self.kind, ())
         if self.cache and (self.cache not in formats or self.dtype != "f32"):
-            raise ValueError(f"case {self.name}: behind f32, steps have caches of 16 bits, and attention those of int8")
+            raise ValueError(f"case {self.name}: behind f32, steps have caches of 16 bits, others those of int8")
         if self.kind == "cached" and (self.Tq not in (1, self.Tk) or self.causal):
             raise ValueError(f"case {self.name}: over a cache go one query, or as many as keys; it is causal by itself")
         if self.kind != "cached" and (self.pages or self.prefix):
@@ -172,6 +172,8 @@ class Case:
             raise ValueError(f"case {self.name}: F and activation are for layers with a feed-forward")
         if self.kind == "training" and (self.dtype != "f32" or self.weights or self.causal):
             raise ValueError(f"case {self.name}: training is in f32, of an encoder that sees all keys")
+        if self.kind == "maxsim" and (self.H != 1 or self.E or self.causal):
+            raise ValueError(f"case {self.name}: vectors of tokens have D features and no heads, and all are compared")
         if self.kind == "images" and (self.causal or self.image_size**2 != (self.Tq - 1) * PATCH**2):
             raise ValueError(f"case {self.name}: an image has rows of a square of patches and one more, which see all")
         if self.layers < 1 or (self.layers > 1 and self.kind not in ("training", "sentences", "images", "decoder")):
@@ -225,9 +227,9 @@ class Case:
 
     @property
     def is_of_python(self) -> bool:
-        """Whether this is measured from Python alone: gradients, a whole model or one product, attention over a cache
-        or with a block mask."""
-        is_one = self.kind in ("cached", "images", "decoder", "experts", "linear")
+        """Whether this is measured from Python alone: gradients, a whole model or one product, late interaction,
+        attention over a cache or with a block mask."""
+        is_one = self.kind in ("cached", "images", "decoder", "experts", "linear", "maxsim")
         return is_one or self.is_backward or self.blocks > 0 or bool(self.family)
 
     @property
@@ -351,6 +353,8 @@ class Case:
     @property
     def precision(self) -> str:
         """The type of the operands of most products, in one word for tables."""
+        if self.kind == "maxsim":
+            return self.cache or self.dtype
         return self.dtype if self.weights in ("", "bf16") else "int8"
 
     @property
@@ -373,13 +377,16 @@ class Case:
         Attention: 2 D for the score and 2 D for the weighted value of each visible pair. A layer adds 2 E^2 for each
         row of its four projections, of which keys and values have the rows of the memory, and 2 E F for each row of
         the two products of a feed-forward, or of three. Groups of heads have narrower keys and values. A decoder adds
-        2 E V for the last row of each sequence, and the head of sparse embeddings 2 E (E + V) for each row.
+        2 E V for the last row of each sequence, and the head of sparse embeddings 2 E (E + V) for each row. Late
+        interaction has 2 D for each pair of tokens.
 
         The gradient of attention has five products where attention has two, the gradient of a linear map two where the
         map has one; training has both passes.
         """
         if self.kind == "attention_backward":
             return 10 * self.H * self.D * self.visible_pairs
+        if self.kind == "maxsim":
+            return 2 * self.D * self.visible_pairs
         if self.kind == "linear_backward":
             return 4 * self.B * self.Tq * self.E * self.F
         if self.kind == "linear":
@@ -456,6 +463,9 @@ class Case:
             return self.B * (3 * self.image_size**2 + self.E) * size + self.weight_bytes
         if self.kind == "decoder":
             return (queries * self.E + self.B * self.V) * size + self.streamed_bytes
+        if self.kind == "maxsim":  # the documents, a query, a score of each document
+            row = self.D + 4 if self.cache == "int8" else self.D * size  # of int8 with its scale
+            return (self.B * self.Tk + self.Tq) * row + self.B * max(size, 4)
         if self.kind == "linear":
             return queries * (self.E + self.F) * size + self.weight_bytes
         if self.is_layer:

@@ -30,6 +30,7 @@ class Inputs:
         Attention: query, key and value; what a cache holds is given so, too. A layer: x [B, Tq, E], and the memory
         [B, Tk, E] if it attends to one. Gradients: the arguments, a bias left out, and the gradient by the result.
         Training: x, and the gradient by the result. A step: all tokens [B, Tk, E], of which it computes the last.
+        Late interaction: vectors of a query [Tq, D], and of documents [B, Tk, D].
         Sentences: the token ids of each text. A decoder: those of all sequences [B, Tk]. Images: pixels
         [B, 3, height, width].
     state : dict
@@ -90,6 +91,8 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
         return Inputs((of_prompts,), language_model_state(case), blocks=language_model_blocks(case))
     if case.kind == "linear":
         return linear_map(case)
+    if case.kind == "maxsim":
+        return in_dtype(vectors_of_tokens(case), case)
     if case.kind == "encoder_layer":
         x = rng.standard_normal((case.B, case.Tq, case.E))
         return in_dtype(Inputs((x,), encoder_layer_state(case, rng)), case)
@@ -117,6 +120,16 @@ def linear_map(case: Case) -> Inputs:
         return Inputs((x,), {"weight": weight})
     matrix = random_blocks(case.weights, weight, rng)
     return Inputs((x,), {"weight": matrix.dequantize()}, blocks={"weight": matrix})
+
+
+def vectors_of_tokens(case: Case) -> Inputs:
+    """Vectors of length 1, the same for all formats. Documents have from none to all tokens of the query in common."""
+    rng = np.random.default_rng(0)
+    query, documents = rng.standard_normal((case.Tq, case.D)), rng.standard_normal((case.B, case.Tk, case.D))
+    for document, count in zip(documents, rng.integers(0, min(case.Tq, case.Tk) + 1, case.B), strict=True):
+        document[rng.permutation(case.Tk)[:count]] = query[:count]
+    arrays = (query, documents)
+    return Inputs(tuple(array / np.linalg.norm(array, axis=-1, keepdims=True) for array in arrays), {})
 
 
 def in_dtype(inputs: Inputs, case: Case) -> Inputs:

@@ -43,6 +43,11 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
     arrays = [array.astype(np.float64) for array in inputs.arrays]
     if case.kind == "experts":
         return experts(case, arrays[0], inputs.state)
+    if case.kind == "maxsim":
+        query, documents = arrays
+        ends = np.arange(case.B + 1) * case.Tk
+        of_query = {"cu_seqlens_q": [0, case.Tq], "cu_seqlens_k": ends}
+        return reference.maxsim(query, documents.reshape(-1, case.D), **of_query)[0]
     if case.kind == "linear":
         return reference.linear(arrays[0], inputs.state["weight"])
     state = {name: array.astype(np.float64) for name, array in inputs.state.items()}

@@ -15,7 +15,7 @@ from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import Inputs
 
 # Kinds that few contenders compute, and the reason of the other contenders.
-KINDS_OF_FEW = {"experts": "no experts", "linear": "no product by itself"}
+KINDS_OF_FEW = {"experts": "no experts", "linear": "no product by itself", "maxsim": "no late interaction"}
 
 
 class CannotCompute(Exception):

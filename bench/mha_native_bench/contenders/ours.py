@@ -21,7 +21,7 @@ class Ours(Contender):
     name = "mha_native"
     takes_texts = True
     has_gradients = True
-    kinds_of_few = frozenset({"experts", "linear"})
+    kinds_of_few = frozenset({"experts", "linear", "maxsim"})
 
     def description(self) -> str:
         return f"{mha_native.__version__}, {mha_native.active_isa()}; threads by num_threads= of each call"
@@ -57,6 +57,10 @@ class Ours(Contender):
             return [Program(self.name, threads, lambda: images._embed_pixels(pixels, threads))]
         if case.kind == "decoder":
             return [Program(self.name, threads, decoder(case, inputs, threads))]
+        if case.kind == "maxsim":
+            return [
+                Program(self.name, threads, late_interaction(case, inputs, threads), to_array=lambda found: found[0])
+            ]
         x = inputs.arrays[0]
         if case.kind == "experts":
             experts = load_experts(case)
@@ -95,6 +99,24 @@ def load_experts(case: Case) -> mha_native.Experts:
     state = make_inputs(case).state
     formats: dict[str, Any] = {"dtype": case.dtype_name, "weight_dtype": case.weight_dtype}
     return mha_native.Experts.from_weights(state, case.used, **formats)
+
+
+def late_interaction(case: Case, inputs: Inputs, threads: int) -> Callable[[], Array]:
+    """Scores [1, B]; in int8 documents are rounded once, and the query in each call."""
+    query, documents = inputs.arrays
+    if not case.cache:
+        return lambda: mha_native.maxsim(query, documents, num_threads=threads)
+    integers, scale = mha_native.quantize_tokens(documents.reshape(-1, case.D))
+    integers = integers.reshape(documents.shape)
+
+    def run() -> Array:
+        rounded, factors = mha_native.quantize_tokens(query, num_threads=threads)
+        scores: Array = mha_native.maxsim(
+            rounded, integers, query_scale=factors, document_scale=scale, num_threads=threads
+        )
+        return scores
+
+    return run
 
 
 def gradients(case: Case, inputs: Inputs, options: dict[str, Any]) -> Callable[[], tuple[Any, ...]]:

@@ -26,15 +26,20 @@ COLOURS = {"f32": "tab:blue", "bf16": "tab:orange", "f16": "tab:green", "f64": "
 
 TITLES = {
     "sdpa": "attention",
+    "cached": "attention over a cache",
     "ragged": "attention, ragged batches",
     "mha": "layers of attention",
     "step": "steps of a decoder",
     "encoder_layer": "layers of an encoder",
+    "attention_backward": "gradients of attention",
+    "linear_backward": "gradients of linear maps",
     "training": "training of encoders",
     "sentences": "sentence models",
     "images": "image models",
     "decoder": "language models",
     "experts": "experts",
+    "linear": "linear maps",
+    "maxsim": "late interaction",
 }
 
 

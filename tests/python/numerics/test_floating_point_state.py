@@ -31,6 +31,8 @@ def _attention_calls() -> Calls:
     """Large enough for three threads, with weights and values down to subnormal numbers."""
     rng = np.random.default_rng(0)
     calls: Calls = {}
+    tokens = np.random.default_rng(3).standard_normal((170, 33), dtype=np.float32)
+    tokens[::2] *= np.float32(1e-38)  # scales and scores down to subnormal numbers
     for name, dtype in DTYPES.items():
         least = float(np.finfo(accumulator_of(dtype)).tiny)
         query, key, value = (rng.standard_normal((1, 4, 150, 32)).astype(dtype) for _ in range(3))
@@ -62,9 +64,20 @@ def _attention_calls() -> Calls:
             f"gradient {name}": lambda n, a=(query, key, value, query, lses[0], query): [
                 x for x in mha_native.attention_gradient(*a, num_threads=n) if x is not None
             ],
+            f"maxsim {name}": lambda n, a=(rows[:, 0], value[0, 1], offsets): [
+                mha_native.maxsim(a[0], a[1], cu_seqlens_q=a[2], cu_seqlens_k=a[2], num_threads=n)
+            ],
             f"merge {name}": lambda n, a=([query, key, value], lses): [*mha_native.merge_attention(*a, num_threads=n)],
         }
-    return calls
+
+    def of_integers(n: int) -> list[Array]:
+        integers, scale = mha_native.quantize_tokens(tokens, num_threads=n)
+        scores = mha_native.maxsim(
+            [integers], [integers[:90], integers[90:]], query_scale=scale, document_scale=scale, num_threads=n
+        )
+        return [integers, scale, scores]
+
+    return calls | {"maxsim int8": of_integers}
 
 
 def _layer_calls() -> Calls:

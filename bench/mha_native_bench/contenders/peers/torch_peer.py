@@ -27,6 +27,7 @@ Form = tuple[str, Run, Callable[[Any], Array]]  # a name, what is timed, and the
 class Torch(Contender):
     name = "torch"
     has_gradients = True
+    kinds_of_few = frozenset({"maxsim"})
 
     def description(self) -> str:
         return f"{torch.__version__}; threads by torch.set_num_threads, in torch.inference_mode"
@@ -35,6 +36,8 @@ class Torch(Contender):
         case = of_arrays(case)
         if case.kind in ("sentences", "images", "decoder"):
             raise CannotCompute("by transformers")
+        if case.kind == "maxsim" and case.cache:
+            raise CannotCompute("no products of int8 with a scale for each row")
         if case.weights == "bf16" or case.cache:
             raise CannotCompute("no 16 bits behind float32")
         if case.weights == "int4":
@@ -47,7 +50,9 @@ class Torch(Contender):
         if case.is_backward:
             run = (linear_backward if case.kind == "linear_backward" else attention_backward)(case, inputs)
             return [Program(self.name, threads, run, turn(threads, True), lambda found: joined(map(array_of, found)))]
-        forms = {"sdpa": dense, "ragged": padded_batch, "encoder_layer": encoder_layers}.get(case.kind, layers)
+        forms = {
+            "sdpa": dense, "ragged": padded_batch, "encoder_layer": encoder_layers, "maxsim": late_interaction,
+        }.get(case.kind, layers)  # fmt: skip
         return [
             # Layers alone read the switch for the fast path.
             Program(self.name, threads, run, turn(threads, variant != "slow path"), to_array, variant)
@@ -97,6 +102,22 @@ def dense(case: Case, inputs: Inputs) -> Iterator[Form]:
         yield "groups as queries", partial(attend, groups, key, value), lambda out: array_of(out.view(query.shape))
     if case.window is not None or case.softcap is not None or case.blocks:
         yield "flex", flex_attend(case, query, key, value), array_of
+
+
+def late_interaction(_: Case, inputs: Inputs) -> Iterator[Form]:
+    """The products of all tokens, their maxima, and the sums of these, as models write it."""
+    query, documents = map(tensor_of, inputs.arrays)
+
+    def by_product() -> torch.Tensor:
+        products = documents @ query.T
+        return products.amax(1).sum(1, dtype=products.dtype if products.dtype == torch.float64 else torch.float32)
+
+    def by_einsum() -> torch.Tensor:
+        products = torch.einsum("qd,bkd->bqk", query, documents)
+        return products.amax(2).sum(1, dtype=products.dtype if products.dtype == torch.float64 else torch.float32)
+
+    yield "product", by_product, array_of
+    yield "einsum", by_einsum, array_of
 
 
 def linear_backward(_: Case, inputs: Inputs) -> Run:
