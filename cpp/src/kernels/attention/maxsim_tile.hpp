@@ -226,7 +226,8 @@ struct MaxSimBytes {
       // Of four features the first and the third, then the second and the fourth.
       for (; c < columns; c += 4, to += 8) {
         std::int16_t four[4] = {};
-        for (Index i = 0; i < 4 && c + i < columns; ++i) four[i % 2 * 2 + i / 2] = from[(c + i) * step];
+        for (Index i = 0; i < 4 && c + i < columns; ++i)
+          four[i % 2 * 2 + i / 2] = static_cast<std::int16_t>(from[(c + i) * step] + kOffset);
         __builtin_memcpy(to, four, sizeof four);
       }
     }
@@ -275,8 +276,8 @@ void maxsim_tile(const MaxSimTile& tile, void* scratch) {
                             tile.document.row * tile.document.element_bytes, count,
                             tile.document.step == 1 ? tile.columns * tile.document.element_bytes : 0};
     for (Index lane = 0; lane < tile.lanes; lane += W) {
-      auto arguments =
-          Form::arguments(tile, tokens, first, static_cast<const char*>(tile.panels) + lane / W * panel_bytes);
+      auto arguments = Form::arguments(tile, tokens, first,
+                                       static_cast<const char*>(tile.panels) + std::size_t(lane / W) * panel_bytes);
       arguments.maxima = static_cast<T*>(tile.maxima) + lane;
       const Index lanes = tile.lanes - lane < W ? tile.lanes - lane : W;
       const int vectors = int(vectors_of(lanes, L));
@@ -299,7 +300,7 @@ void pack_maxsim(const TokenRows& queries, Index first, Index count, Index colum
   constexpr Index W = kWidth<typename Form::T>;
   for (Index lane = 0; lane < count; lane += W)
     Form::pack_panel(queries, first + lane, int(count - lane < W ? count - lane : W), columns,
-                     static_cast<char*>(panels) + lane / W * Form::panel_bytes(columns));
+                     static_cast<char*>(panels) + std::size_t(lane / W) * Form::panel_bytes(columns));
 }
 
 template <class Form>
