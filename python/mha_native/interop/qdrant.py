@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..models import SparseEmbeddings
+from ..models.text.inputs import check_text, checked_texts
 from ._argument_docs import with_argument_docs
 from ._sparse_embedder import SparseEmbedder, SparseOptions
 
@@ -100,8 +101,13 @@ class MhaNativeSparseEmbedding:
         return self._vectors("query_embed", query, self._embedder.queries)
 
     def _vectors(self, method: str, texts: Any, embed: Any) -> Iterator[SparseVector]:
-        rest = iter([texts] if isinstance(texts, str) else texts)
+        name = f"{type(self).__name__}.{method}"
+        rest = iter([texts] if isinstance(texts, str) else checked_texts(name, texts))
+        first = 0
         while slab := list(islice(rest, _SLAB)):
+            for i, text in enumerate(slab, first):
+                check_text(f"{name}: texts", text, i)
+            first += len(slab)
             found: SparseEmbeddings = embed(method, slab)
             for i in range(found.num_texts):
                 yield SparseVector(*found.row(i))

@@ -50,8 +50,10 @@ def test_qdrant(folder: str, model: SparseEncoder) -> None:
     assert query.as_dict() == dict(zip(*_rows(model.encode_query(["dog"]))[0], strict=True))
     assert isinstance(query, SparseVector)
     assert list(embedding.embed([])) == []
-    with pytest.raises(TypeError, match=r"^MhaNativeSparseEmbedding\.embed: texts must be str; got int at 1"):
-        list(embedding.embed(["a", 3]))  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"^MhaNativeSparseEmbedding\.embed: texts must be str; got int at 300"):
+        list(embedding.embed([*["a"] * 300, 3]))  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"^MhaNativeSparseEmbedding\.query_embed: texts must be texts in an order"):
+        list(embedding.query_embed(3))  # type: ignore[arg-type]
     for arguments, message in (
         ({"query_prompt": 3}, "query_prompt must be a str or None; got 3"),
         ({"truncate_dim": 3}, "got an unexpected keyword argument 'truncate_dim'"),
