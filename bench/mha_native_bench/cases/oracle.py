@@ -46,8 +46,9 @@ def oracle(case: Case, inputs: Inputs) -> NDArray[np.float64]:
     if case.kind == "maxsim":
         query, documents = arrays
         ends = np.arange(case.B + 1) * case.Tk
-        of_query = {"cu_seqlens_q": [0, case.Tq], "cu_seqlens_k": ends}
-        return reference.maxsim(query, documents.reshape(-1, case.D), **of_query)[0]
+        rows = documents.reshape(-1, case.D)
+        of_query: NDArray[np.float64] = reference.maxsim(query, rows, cu_seqlens_q=[0, case.Tq], cu_seqlens_k=ends)[0]
+        return of_query
     if case.kind == "linear":
         return reference.linear(arrays[0], inputs.state["weight"])
     state = {name: array.astype(np.float64) for name, array in inputs.state.items()}

@@ -85,13 +85,24 @@ def test_nan_stays_with_its_query_and_document(dtype: Any, isa: str) -> None:
     np.testing.assert_array_equal(np.isnan(found), [[False, True, False], [True] * 3, [False, True, False]])
 
 
-def test_int8_is_rounded_to_a_step_of_its_row(isa: str) -> None:
-    x = np.random.default_rng(0).standard_normal((70, 33), dtype=np.float32)
+@pytest.mark.parametrize("width", WIDTHS[1:])
+def test_int8_is_rounded_to_a_step_of_its_row(width: int, isa: str) -> None:
+    x = np.random.default_rng(0).standard_normal((70, width), dtype=np.float32)
     x[3] = 0
-    integers, scale = mha.quantize_tokens(x[:, ::-1])
-    assert (np.abs(integers * scale[:, None] - x[:, ::-1]) <= 0.5001 * scale[:, None]).all()
+    x[5, -1], x[6, 0] = np.nan, -np.inf
+    with mha.use_isa("baseline"):
+        expected = mha.quantize_tokens(x[:, ::-1].copy())
+    integers, scale = mha.quantize_tokens(x[:, ::-1], num_threads=3)
+    for found, same in zip((integers, scale), expected, strict=True):
+        assert_same_bits(found, same, label=isa)
     assert scale[3] == 0
-    assert np.abs(integers).max() == 127
+    assert np.isnan(scale[5])
+    assert np.isinf(scale[6])
+    assert not integers[[3, 5, 6]].any()
+    usual = np.setdiff1d(np.arange(70), [3, 5, 6])
+    np.testing.assert_allclose(scale[usual], np.abs(x[usual]).max(1) / 127, rtol=1e-6)
+    assert (np.abs(integers[usual] * scale[usual, None] - x[usual, ::-1]) <= 0.5001 * scale[usual, None]).all()
+    assert (np.abs(integers[usual].astype(int)).max(1) == 127).all()
 
 
 def _refusals() -> dict[str, tuple[type[Exception], dict[str, Any]]]:
