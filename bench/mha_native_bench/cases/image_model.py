@@ -11,20 +11,22 @@ from numpy.typing import NDArray
 
 from mha_native import reference
 from mha_native_bench.cases.case import PATCH, Array, Case
-from mha_native_bench.cases.weights import encoder_layer_state
+from mha_native_bench.cases.weights import LayerNames, encoder_layer_state
 
 EPS = 1e-12  # of the norms
 PROJECTION = "embeddings.patch_embeddings.projection"
 
-# Parts of a layer: ViT's names and torch's.
-VIT_NAMES = {
-    "attention.output.dense": "self_attn.out_proj",
-    "intermediate.dense": "linear1",
-    "output.dense": "linear2",
-    "layernorm_before": "norm1",
-    "layernorm_after": "norm2",
-}
-PROJECTIONS = [f"attention.attention.{name}" for name in ("query", "key", "value")]
+VIT = LayerNames(
+    "encoder.layer.{}.",
+    ("attention.attention.query", "attention.attention.key", "attention.attention.value"),
+    {
+        "attention.output.dense": "self_attn.out_proj",
+        "intermediate.dense": "linear1",
+        "output.dense": "linear2",
+        "layernorm_before": "norm1",
+        "layernorm_after": "norm2",
+    },
+)
 
 
 def vit_tensors(case: Case) -> dict[str, Array]:
@@ -43,12 +45,7 @@ def vit_tensors(case: Case) -> dict[str, Array]:
         "layernorm.bias": normal(case.E),
     }
     for i in range(case.layers):
-        state = {name: array.astype(np.float32) for name, array in encoder_layer_state(case, rng).items()}
-        for end in ("weight", "bias"):
-            parts = np.split(state[f"self_attn.in_proj_{end}"], 3)
-            named = dict(zip(PROJECTIONS, parts, strict=True))
-            named |= {name: state[f"{torch_name}.{end}"] for name, torch_name in VIT_NAMES.items()}
-            tensors |= {f"encoder.layer.{i}.{name}.{end}": array.copy() for name, array in named.items()}
+        tensors |= VIT.to_files(encoder_layer_state(case, rng), i)
     return tensors
 
 
@@ -77,17 +74,6 @@ def write_vit(case: Case, directory: Path) -> None:
     (directory / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
 
 
-def vit_layer(tensors: dict[str, Array], i: int) -> dict[str, Array]:
-    """The weights of layer i, as torch names them."""
-    prefix = f"encoder.layer.{i}."
-    state: dict[str, Array] = {}
-    for end in ("weight", "bias"):
-        parts = [tensors[f"{prefix}{name}.{end}"] for name in PROJECTIONS]
-        state[f"self_attn.in_proj_{end}"] = np.concatenate(parts)
-        state |= {f"{torch_name}.{end}": tensors[f"{prefix}{name}.{end}"] for name, torch_name in VIT_NAMES.items()}
-    return state
-
-
 def patches_of(pixels: Array) -> Array:
     """[B, patches, 3 PATCH PATCH] from pixels [B, 3, height, width], row by row."""
     batch, channels, height, width = pixels.shape
@@ -103,7 +89,7 @@ def vit_vectors(case: Case, tensors: dict[str, Array], pixels: Array) -> NDArray
     rows = patches_of(pixels.astype(np.float64)) @ weight.T + of_all[f"{PROJECTION}.bias"]
     first = np.broadcast_to(of_all["embeddings.cls_token"], (len(pixels), 1, case.E))
     x = np.concatenate([first, rows], axis=1) + of_all["embeddings.position_embeddings"]
-    state = {f"layers.{i}.{name}": array for i in range(case.layers) for name, array in vit_layer(of_all, i).items()}
+    state = VIT.all_to_torch(of_all, case.layers)
     x = reference.encoder(x, state, case.H, activation=case.activation, eps=EPS, norm_first=True)
     vectors: NDArray[np.float64] = reference.layer_norm(
         x[:, 0], of_all["layernorm.weight"], of_all["layernorm.bias"], eps=EPS

@@ -20,7 +20,7 @@ from mha_native_bench.cases.image_model import vit_vectors
 from mha_native_bench.cases.inputs import Inputs, make_inputs
 from mha_native_bench.cases.language_model import language_model_logits, language_model_state
 from mha_native_bench.cases.modernbert import modernbert_rows
-from mha_native_bench.cases.sentence_model import bert_layer
+from mha_native_bench.cases.sentence_model import BERT
 from mha_native_bench.cases.weights import SHARPNESS
 
 Texts = tuple[tuple[int, ...], ...]  # tokens
@@ -144,7 +144,7 @@ def sentence_oracle(case: Case, texts: Texts, directory: Path) -> NDArray[np.flo
 def bert(case: Case, tensors: dict[str, Array], directory: Path) -> Callable[[Array], NDArray[np.float64]]:
     """A function from the tokens [T] of a text to its rows [T, E]."""
     eps = json.loads((directory / "config.json").read_text(encoding="utf-8"))["layer_norm_eps"]
-    state = {f"layers.{i}.{name}": array for i in range(case.layers) for name, array in bert_layer(tensors, i).items()}
+    state = BERT.all_to_torch(tensors, case.layers)
     tables = [tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")]
     words, positions, types = (table.astype(np.float64) for table in tables)
     norm = [tensors[f"embeddings.LayerNorm.{end}"] for end in ("weight", "bias")]

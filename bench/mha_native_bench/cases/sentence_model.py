@@ -15,20 +15,22 @@ from mha_native_bench.cases.case import QUERY_TOKENS, Array, Case
 from mha_native_bench.cases.image_model import write_vit
 from mha_native_bench.cases.modernbert import POSITIONS as MODERNBERT_POSITIONS
 from mha_native_bench.cases.modernbert import modernbert_config, modernbert_tensors
-from mha_native_bench.cases.weights import encoder_layer_state
+from mha_native_bench.cases.weights import LayerNames, encoder_layer_state
 
 VOCABULARY, POSITIONS = 30522, 512  # of BERT, uncased
 EPS = 1e-12  # of BERT's norms
 
-# Parts of a layer: BERT's names and torch's.
-BERT_NAMES = {
-    "attention.output.dense": "self_attn.out_proj",
-    "intermediate.dense": "linear1",
-    "output.dense": "linear2",
-    "attention.output.LayerNorm": "norm1",
-    "output.LayerNorm": "norm2",
-}
-PROJECTIONS = [f"attention.self.{name}" for name in ("query", "key", "value")]
+BERT = LayerNames(
+    "encoder.layer.{}.",
+    ("attention.self.query", "attention.self.key", "attention.self.value"),
+    {
+        "attention.output.dense": "self_attn.out_proj",
+        "intermediate.dense": "linear1",
+        "output.dense": "linear2",
+        "attention.output.LayerNorm": "norm1",
+        "output.LayerNorm": "norm2",
+    },
+)
 
 
 class Models:
@@ -104,12 +106,7 @@ def bert_tensors(case: Case) -> dict[str, Array]:
         "embeddings.LayerNorm.bias": normal(case.E),
     }
     for i in range(case.layers):
-        state = {name: array.astype(np.float32) for name, array in encoder_layer_state(case, rng).items()}
-        for end in ("weight", "bias"):
-            parts = np.split(state[f"self_attn.in_proj_{end}"], 3)
-            named = dict(zip(PROJECTIONS, parts, strict=True))
-            named |= {name: state[f"{torch_name}.{end}"] for name, torch_name in BERT_NAMES.items()}
-            tensors |= {f"encoder.layer.{i}.{name}.{end}": array.copy() for name, array in named.items()}
+        tensors |= BERT.to_files(encoder_layer_state(case, rng), i)
     if case.pairs:
         tensors |= {"pooler.dense.weight": normal(case.E, case.E), "pooler.dense.bias": normal(case.E)}
         tensors = {f"bert.{name}": tensor for name, tensor in tensors.items()}  # as of any model with a head
@@ -223,14 +220,3 @@ def check_model(case: Case, directory: Path) -> None:
     given = {name: config.get(name) for name in expected}
     if given != expected:
         raise ValueError(f"{case.name}: config.json of {directory} must have {expected}; got {given}")
-
-
-def bert_layer(tensors: dict[str, Array], i: int) -> dict[str, Array]:
-    """Layer `i` of a BERT in the names of `torch.nn.TransformerEncoderLayer`."""
-    state = {}
-    for end in ("weight", "bias"):
-        parts = [tensors[f"encoder.layer.{i}.{name}.{end}"] for name in PROJECTIONS]
-        state[f"self_attn.in_proj_{end}"] = np.concatenate(parts)
-        for name, torch_name in BERT_NAMES.items():
-            state[f"{torch_name}.{end}"] = tensors[f"encoder.layer.{i}.{name}.{end}"]
-    return state

@@ -4,6 +4,7 @@ unnoticed."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,41 @@ from mha_native_bench.cases.case import Array, Case
 
 # The deviation of scores in ModernBERT and in decoders: weights of attention differ, so that what turns heads shows.
 SHARPNESS = 3
+
+
+class LayerNames(NamedTuple):
+    """The names of the parts of a layer in the files of a model."""
+
+    prefix: str  # with {} for the number of the layer
+    projections: tuple[str, str, str]  # of queries, keys and values, which torch stacks
+    others: dict[str, str]  # and torch's names
+
+    def to_files(self, state: dict[str, Array], i: int) -> dict[str, Array]:
+        """Layer `i` in float32, from the names of `torch.nn.TransformerEncoderLayer`."""
+        tensors: dict[str, Array] = {}
+        prefix = self.prefix.format(i)
+        state = {name: array.astype(np.float32) for name, array in state.items()}
+        for end in ("weight", "bias"):
+            parts = np.split(state[f"self_attn.in_proj_{end}"], 3)
+            named = dict(zip(self.projections, parts, strict=True))
+            named |= {name: state[f"{torch_name}.{end}"] for name, torch_name in self.others.items()}
+            tensors |= {f"{prefix}{name}.{end}": array.copy() for name, array in named.items()}
+        return tensors
+
+    def to_torch(self, tensors: dict[str, Array], i: int) -> dict[str, Array]:
+        """The inverse of `to_files`."""
+        state: dict[str, Array] = {}
+        prefix = self.prefix.format(i)
+        for end in ("weight", "bias"):
+            parts = [tensors[f"{prefix}{name}.{end}"] for name in self.projections]
+            state[f"self_attn.in_proj_{end}"] = np.concatenate(parts)
+            for name, torch_name in self.others.items():
+                state[f"{torch_name}.{end}"] = tensors[f"{prefix}{name}.{end}"]
+        return state
+
+    def all_to_torch(self, tensors: dict[str, Array], layers: int) -> dict[str, Array]:
+        """The layers in the names of `torch.nn.TransformerEncoder`."""
+        return {f"layers.{i}.{name}": array for i in range(layers) for name, array in self.to_torch(tensors, i).items()}
 
 
 def attention_state(case: Case, rng: np.random.Generator, seed: int) -> dict[str, Array]:

@@ -10,9 +10,9 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from mha_native_bench.cases.case import PATCH, Array, Case
-from mha_native_bench.cases.image_model import EPS, PROJECTION, vit_layer
+from mha_native_bench.cases.image_model import EPS, PROJECTION, VIT
 from mha_native_bench.cases.inputs import Inputs
-from mha_native_bench.cases.sentence_model import bert_layer
+from mha_native_bench.cases.sentence_model import BERT
 from mha_native_bench.contenders.peers.onnxruntime_graph import Builder, Model, serialized
 from mha_native_bench.contenders.peers.onnxruntime_layers import Layer
 
@@ -37,7 +37,7 @@ def sentence_model(directory: Path, case: Case, with_mask: bool) -> bytes:
     rows = graph.add("EmbedLayerNormalization", "ids", "", *given, *inputs[1:], results=2, epsilon=eps)
     lengths = graph.nodes[-1].output[1] if with_mask else ""
     for i in range(case.layers):
-        graph.of_layer(rows, bert_layer(tensors, i), eps, f"{i} ", lengths)
+        graph.of_layer(rows, BERT.to_torch(tensors, i), eps, f"{i} ", lengths)
         rows = graph.norms_and_feed_forward(graph.project_and_attend(operator))
     graph.of_layer(rows, {}, eps, "pooling ")
     if with_mask:
@@ -76,7 +76,7 @@ def image_model(case: Case, directory: Path, pixels: Array) -> Model:
         return graph.add("Add", made, graph.constant(f"{name} bias", state[f"{name}.bias"]), domain="")
 
     for i in range(case.layers):
-        graph.name, state = f"{i} ", vit_layer(tensors, i)
+        graph.name, state = f"{i} ", VIT.to_torch(tensors, i)
         of_heads = [
             graph.constant("in weight", state["self_attn.in_proj_weight"].T),
             graph.constant("in bias", state["self_attn.in_proj_bias"]),
