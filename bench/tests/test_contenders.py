@@ -52,6 +52,9 @@ SPARSE = dataclasses.replace(TEXTS, name="sparse", V=30522, sparse=True)
 MODERN = dataclasses.replace(
     SENTENCES, name="modernbert", family="modernbert", Tq=9, Tk=9, F=32, layers=4, shortest=9, window=(2, 2)
 )
+CLIP = dataclasses.replace(
+    SENTENCES, name="clip_text", family="clip_text", causal=True, activation="quick_gelu", shortest=6
+)
 DECODER = Case(
     "decoder", "decoder", "f32", B=1, H=4, Hk=2, Tq=1, Tk=9, D=16, E=64, causal=False,
     F=64, activation="silu", layers=2, V=50,
@@ -76,7 +79,7 @@ CASES += [LATE, dataclasses.replace(LATE, Tq=20)]
 CASES += [*BACKWARD.values(), EXPERTS, dataclasses.replace(EXPERTS, Tq=1, Tk=1)]
 CASES += [TEXTS, dataclasses.replace(TEXTS, B=1, shortest=9), PAIRS, SPARSE]
 CASES += [MODERN, dataclasses.replace(MODERN, shortest=4), *(dataclasses.replace(DECODER, Tq=n) for n in (1, 4, 9))]
-CASES += [dataclasses.replace(DECODER, B=2, Tq=n) for n in (1, 4)]
+CASES += [CLIP, *(dataclasses.replace(DECODER, B=2, Tq=n) for n in (1, 4))]
 WIDE = dataclasses.replace(DECODER, D=64, E=256, F=256, Tk=4)  # of as many features as a block
 REDUCED = [
     dataclasses.replace(case, **changes)
@@ -101,15 +104,16 @@ KNOWN = {
     | {"training f32"},
     "onnxruntime": {
         "sdpa f32", "sdpa f16", "cached f32", "ragged f32", "mha f32", "step f32", "encoder_layer f32", "sentences f32",
-        "modernbert f32", "decoder f32", "linear f32",
+        "modernbert f32", "clip_text f32", "decoder f32", "linear f32",
     },
     "transformers": {
-        "sentences f32", "sentences bf16", "modernbert f32", "modernbert bf16", "decoder f32", "experts f32",
+        "sentences f32", "sentences bf16", "modernbert f32", "modernbert bf16", "clip_text f32", "clip_text bf16",
+        "decoder f32", "experts f32",
     },
     "sentence-transformers": {"texts f32", "texts bf16", "pairs f32", "pairs bf16", "sparse f32"},
     "openvino": {
         f"{kind} {dtype}"
-        for kind in ("sdpa", "cached", "mha", "encoder_layer", "sentences", "modernbert")
+        for kind in ("sdpa", "cached", "mha", "encoder_layer", "sentences", "modernbert", "clip_text")
         for dtype in ("f32", "bf16")
     }
     | {"decoder f32", "linear f32"},
@@ -119,7 +123,8 @@ KNOWN = {
 
 def model_of(case: Case) -> Case:
     """The case whose model this one runs on."""
-    return PAIRS if case.pairs else SPARSE if case.sparse else MODERN if case.family else SENTENCES
+    of_family = {"modernbert": MODERN, "clip_text": CLIP}.get(case.family, SENTENCES)
+    return PAIRS if case.pairs else SPARSE if case.sparse else of_family
 
 
 @pytest.fixture(params=["mha_native", *PEERS])
@@ -136,7 +141,7 @@ def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path)
     if contender.name == "torch" and shutil.which("g++") is None:
         pytest.skip("torch compiles some forms with a C++ compiler")
     if find_spec("safetensors") and find_spec("tokenizers"):
-        for case in (SENTENCES, PAIRS, SPARSE, MODERN):
+        for case in (SENTENCES, PAIRS, SPARSE, MODERN, CLIP):
             (tmp_path / model_of(case).name).mkdir()
             write_model(case, tmp_path / model_of(case).name)
     computed, reasons = set(), []
@@ -171,7 +176,7 @@ def test_contenders_compute_or_say_why_not(contender: Contender, tmp_path: Path)
     known = KNOWN.get(contender.name, set().union(*KNOWN.values()))
     unknown = [
         *([] if find_spec("ml_dtypes") else ["bf16"]),
-        *([] if any(tmp_path.iterdir()) else ["sentences", "texts", "pairs", "sparse", "modernbert"]),
+        *([] if any(tmp_path.iterdir()) else ["sentences", "texts", "pairs", "sparse", "modernbert", "clip_text"]),
     ]
     assert computed >= {one for one in known if not any(word in one for word in unknown)}
 

@@ -1,4 +1,4 @@
-"""ModernBERT, decoders, and ViT: their work, what rows refuse, and that the check tells them apart."""
+"""ModernBERT, decoders, ViT and the texts of CLIP: their work, what rows refuse; the check tells them apart."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from mha_native import reference
 from mha_native_bench.cases.case import BLOCKED, Case
+from mha_native_bench.cases.clip_text import END, clip_text_vector
 from mha_native_bench.cases.image_model import vit_vectors
 from mha_native_bench.cases.inputs import make_inputs
 from mha_native_bench.cases.language_model import EMBEDDINGS, EPS, language_model_state
@@ -34,6 +35,11 @@ MODERN = Case(
 
 IMAGES = Case(
     "images", "images", "f32", B=2, H=2, Hk=2, Tq=5, Tk=5, D=8, E=16, causal=False, F=24, activation="gelu", layers=2,
+)  # fmt: skip
+
+CLIP = Case(
+    "clip", "sentences", "f32", B=2, H=2, Hk=2, Tq=7, Tk=7, D=8, E=16, causal=True,
+    F=24, activation="quick_gelu", layers=2, family="clip_text", shortest=7,
 )  # fmt: skip
 
 
@@ -68,6 +74,13 @@ def test_images_have_the_work_of_their_patches() -> None:
     assert IMAGES.least_bytes == 4 * 2 * (3 * 32 * 32 + 16) + IMAGES.weight_bytes
 
 
+def test_the_text_tower_of_clip_has_causal_pairs_and_a_head() -> None:
+    in_layer = 4 * 16 * 16 + 2 * 16 * 24
+    assert CLIP.flops == 2 * 2 * 14 * in_layer + 2 * 4 * 2 * 8 * 2 * 28 + 2 * 2 * 16 * 16
+    vectors = 4 * 16 + 24 + 5 * 16
+    assert CLIP.least_bytes == 4 * (16 * 16 + (14 + 2) * 16 + 2 * (in_layer + vectors))
+
+
 def test_modernbert_has_windows_in_two_of_three_layers() -> None:
     assert MODERN.visible_pairs == 3 * (9 + 2 * 8 + 2 * 7)  # of nine tokens each sees two to both sides
     pairs = 2 * MODERN.visible_pairs + 2 * 3 * 81
@@ -89,6 +102,11 @@ def test_modernbert_has_windows_in_two_of_three_layers() -> None:
         (IMAGES, {"Tq": 6, "Tk": 6}),
         (IMAGES, {"causal": True}),
         (IMAGES, {"Tk": 7}),
+        (CLIP, {"causal": False}),
+        (CLIP, {"shortest": 3}),
+        (CLIP, {"texts": True}),
+        (CLIP, {"activation": "gelu"}),
+        (MODERN, {"activation": "quick_gelu"}),
         (MODERN, {"V": 50}),
         (MODERN, {"family": "roberta"}),
         (MODERN, {"family": ""}),
@@ -160,6 +178,29 @@ def test_this_library_embeds_images(models: Models, changes: dict[str, Any]) -> 
     # Patches by columns, which a wrong layout of an image makes of them.
     turned = vit_vectors(case, load_file(directory / "model.safetensors"), inputs.arrays[0].swapaxes(2, 3))
     assert largest_error(turned, expected) > 2 * tolerance(case, expected)
+
+
+@pytest.mark.parametrize("changes", [{}, {"dtype": "bf16"}, {"weights": "int8"}], ids=str)
+def test_this_library_embeds_texts_of_clip(models: Models, changes: dict[str, Any]) -> None:
+    from safetensors.numpy import load_file
+
+    pytest.importorskip("PIL")
+    if "dtype" in changes:
+        pytest.importorskip("ml_dtypes")
+    case = dataclasses.replace(CLIP, **changes)
+    directory = models.directory(case)
+    assert directory is not None
+    inputs = make_inputs(case, directory)
+    assert [np.flatnonzero(text == END).tolist() for text in inputs.arrays] == [[6], [6]]
+    expected = oracle(case, inputs)
+    assert expected.shape == (2, 16)
+    assert len(check(case, Ours([1]).programs(case, inputs, 1), expected).timed) == 1
+    tensors = load_file(directory / "model.safetensors")
+    bert = dataclasses.replace(CLIP, family="", activation="gelu")
+    for other, is_same in ((CLIP, True), (bert, False), (dataclasses.replace(bert, causal=False), False)):
+        vectors = np.array([clip_text_vector(other, tensors, text) for text in inputs.arrays])
+        error = largest_error(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True), expected)
+        assert (error <= tolerance(CLIP, expected)) == is_same
 
 
 @pytest.mark.parametrize("weights", ["", "bf16"])

@@ -146,8 +146,12 @@ class Case:
             )
         if self.sparse and (not self.texts or self.pairs or self.family):
             raise ValueError(f"case {self.name}: sparse embeddings are of texts by a BERT")
-        if self.family and (self.kind, self.family) != ("sentences", "modernbert"):
-            raise ValueError(f"case {self.name}: a family is that of sentences, and modernbert if it is not BERT")
+        if self.family and (self.kind != "sentences" or self.family not in ("modernbert", "clip_text")):
+            raise ValueError(
+                f"case {self.name}: a family is that of sentences, and modernbert or clip_text if it is not BERT"
+            )
+        if self.family == "clip_text" and (not self.causal or self.texts or self.shortest != self.Tq):
+            raise ValueError(f"case {self.name}: clip_text is causal, of tokens, and its texts have one length")
         if self.kind == "decoder" and self.Tk < self.Tq:
             raise ValueError(f"case {self.name}: a decoder sees its own tokens, with Tk >= Tq")
         if self.has_feed_forward and self.kind != "decoder" and self.Tk != self.Tq:
@@ -156,7 +160,8 @@ class Case:
             raise ValueError(f"case {self.name}: attention to a memory cannot be causal")
         if self.quick and self.extra:
             raise ValueError(f"case {self.name}: quick and extra exclude each other")
-        activations = ("silu",) if self.kind == "decoder" else ("relu", "gelu")
+        of_family = {"clip_text": ("quick_gelu",)}.get(self.family, ("relu", "gelu"))
+        activations = ("silu",) if self.kind == "decoder" else of_family
         if self.has_feed_forward and (self.F < 1 or self.activation not in activations):
             raise ValueError(f"case {self.name}: a feed-forward needs F, and an activation")
         if self.kind == "experts" and not (0 < self.used <= self.X and self.F > 0 and self.H == 1):
@@ -378,7 +383,7 @@ class Case:
         row of its four projections, of which keys and values have the rows of the memory, and 2 E F for each row of
         the two products of a feed-forward, or of three. Groups of heads have narrower keys and values. A decoder adds
         2 E V for the last row of each sequence, and the head of sparse embeddings 2 E (E + V) for each row. Late
-        interaction has 2 D for each pair of tokens.
+        interaction has 2 D for each pair of tokens, and the text tower of CLIP 2 E^2 for the row of a text that counts.
 
         The gradient of attention has five products where attention has two, the gradient of a linear map two where the
         map has one; training has both passes.
@@ -404,9 +409,14 @@ class Case:
         if self.kind == "images":
             of_patches = 2 * self.B * (self.Tq - 1) * 3 * PATCH**2 * self.E
             return 4 * self.H * self.D * pairs + 2 * self.layers * products + of_patches
-        of_head = queries * self.E * (self.E + self.V) if self.sparse else self.B * self.E * self.V
+        of_head = queries * self.E * (self.E + self.V) if self.sparse else self.B * self.E * self.features_of_head
         attention, maps = 4 * self.H * self.D * pairs, 2 * self.layers * products + 2 * of_head
         return attention * 7 // 2 + 3 * maps if self.kind == "training" else attention + maps
+
+    @property
+    def features_of_head(self) -> int:
+        """Results of a linear map behind the layers; 0: there is none."""
+        return self.E if self.family == "clip_text" else self.V
 
     @property
     def matrices_of_layer(self) -> int:
@@ -444,8 +454,8 @@ class Case:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights that a call reads once, as they are kept: of layers, and of the head of a decoder."""
-        matrices = self.layers * self.matrices_of_layer + self.E * self.V
+        """Bytes of all weights that a call reads once, as they are kept: of layers, and of a head."""
+        matrices = self.layers * self.matrices_of_layer + self.E * self.features_of_head
         return round(matrices * self._bytes_of_a_weight) + self.layers * self.vectors_of_layer * self.itemsize
 
     @property

@@ -11,6 +11,7 @@ import numpy as np
 from mha_native import BlockMatrix
 from mha_native_bench.cases.blocks import random_blocks
 from mha_native_bench.cases.case import BLOCKED, Array, Case
+from mha_native_bench.cases.clip_text import END
 from mha_native_bench.cases.language_model import language_model_blocks, language_model_state
 from mha_native_bench.cases.sentence_model import VOCABULARY, pairs_of_lengths, texts_of_lengths
 from mha_native_bench.cases.weights import attention_state, encoder_layer_state, experts_state, uniform_weights
@@ -79,6 +80,9 @@ def make_inputs(case: Case, model: Path | None = None) -> Inputs:
             texts, tokens = of_lengths(model, case.lengths.tolist(), rng)
             return Inputs(tokens, {}, model, texts)
         of_all = np.random.default_rng(0)  # the same tokens for all formats of weights
+        if case.family == "clip_text":
+            tokens = tuple(np.append(of_all.integers(END + 1, VOCABULARY, case.Tq - 1), END) for _ in range(case.B))
+            return Inputs(tokens, {}, model)
         return Inputs(tuple(of_all.integers(0, VOCABULARY, length) for length in case.lengths.tolist()), {}, model)
     if case.kind == "images":
         if model is None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import mha_native
 from mha_native import reference
 from mha_native_bench.cases.case import BLOCKED, DTYPES, QUERY_TOKENS, WEIGHTS, Array, Case
+from mha_native_bench.cases.clip_text import clip_text_vector
 from mha_native_bench.cases.image_model import vit_vectors
 from mha_native_bench.cases.inputs import Inputs, make_inputs
 from mha_native_bench.cases.language_model import language_model_logits, language_model_state
@@ -126,6 +127,10 @@ def sentence_oracle(case: Case, texts: Texts, directory: Path) -> NDArray[np.flo
     tensors = {
         name.removeprefix("bert."): tensor for name, tensor in load_file(directory / "model.safetensors").items()
     }
+    if case.family == "clip_text":
+        vectors = np.array([clip_text_vector(case, tensors, np.array(text)) for text in texts])
+        of_length_1: NDArray[np.float64] = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+        return of_length_1
     rows_of = partial(modernbert_rows, case, tensors) if case.family else bert(case, tensors, directory)
     results = np.empty(case.B if case.pairs else (case.B, case.V or case.E))
     for i, text in enumerate(texts):

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from mha_native_bench.cases.case import QUERY_TOKENS, Array, Case
+from mha_native_bench.cases.clip_text import POSITIONS as CLIP_POSITIONS
+from mha_native_bench.cases.clip_text import clip_config, clip_preprocessor, clip_tensors
 from mha_native_bench.cases.image_model import write_vit
 from mha_native_bench.cases.modernbert import POSITIONS as MODERNBERT_POSITIONS
 from mha_native_bench.cases.modernbert import modernbert_config, modernbert_tensors
@@ -74,19 +76,23 @@ def write_model(case: Case, directory: Path) -> None:
     """Writes a model of the sizes of `case` with random weights; times do not depend on them."""
     from safetensors.numpy import save_file
 
-    if case.family:
-        tensors, config, positions = modernbert_tensors(case, VOCABULARY), modernbert_config(case), MODERNBERT_POSITIONS
-    else:
-        tensors, config, positions = bert_tensors(case), bert_config(case), POSITIONS
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    of_all = {
+    sizes = {
         "vocab_size": VOCABULARY,
         "hidden_size": case.E,
         "num_hidden_layers": case.layers,
         "num_attention_heads": case.H,
         "pad_token_id": 0,
     }
-    (directory / "config.json").write_text(json.dumps(of_all | config), encoding="utf-8")
+    if case.family == "clip_text":
+        tensors, config, positions = clip_tensors(case, VOCABULARY), clip_config(case, sizes), CLIP_POSITIONS
+        (directory / "preprocessor_config.json").write_text(json.dumps(clip_preprocessor()), encoding="utf-8")
+    elif case.family:
+        tensors, config = modernbert_tensors(case, VOCABULARY), sizes | modernbert_config(case)
+        positions = MODERNBERT_POSITIONS
+    else:
+        tensors, config, positions = bert_tensors(case), sizes | bert_config(case), POSITIONS
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
     write_tokenizer(directory, positions)
 
 

@@ -47,8 +47,10 @@ class Ours(Contender):
         if case.kind == "sentences":
             if case.texts:
                 return [of_texts(case, inputs, threads)]
-            model = load_model(inputs.model, case.dtype_name, case.weight_dtype)
             texts = [tokens.tolist() for tokens in inputs.arrays]  # as tokenizers return them
+            if case.family == "clip_text":
+                return [Program(self.name, threads, of_clip(case, inputs.model, texts, threads))]
+            model = load_model(inputs.model, case.dtype_name, case.weight_dtype)
             return [
                 Program(self.name, threads, lambda: model.encode_tokens(texts, normalize=True, num_threads=threads))
             ]
@@ -154,6 +156,18 @@ def of_texts(case: Case, inputs: Inputs, threads: int) -> Program:
             return embeddings
 
     return Program(Ours.name, threads, call, lambda: mha_native.use_threads(threads))
+
+
+def of_clip(case: Case, directory: Path, texts: list[list[int]], threads: int) -> Callable[[], Array]:
+    """What `ImageTextEncoder.encode_texts` does with the tokens of texts."""
+    model = load_clip(directory, case.dtype_name, case.weight_dtype)
+
+    def run() -> Array:
+        vectors = model._head(model._model, texts, threads)
+        normalized: Array = model._finished(vectors, is_one=False, normalize=True, num_threads=threads)
+        return normalized
+
+    return run
 
 
 def over_cache(case: Case, inputs: Inputs, threads: int) -> Callable[[], Array]:
@@ -286,6 +300,14 @@ def load_image_model(directory: Path, dtype: str, weight_dtype: str | None) -> A
     from mha_native.models import ImageEncoder
 
     return ImageEncoder.from_pretrained(directory, dtype=dtype, weight_dtype=weight_dtype)
+
+
+@lru_cache(maxsize=2)
+def load_clip(directory: Path, dtype: str, weight_dtype: str | None) -> Any:
+    """The model of images and texts, shared as `load_model`."""
+    from mha_native.models import ImageTextEncoder
+
+    return ImageTextEncoder.from_pretrained(directory, dtype=dtype, weight_dtype=weight_dtype)
 
 
 @lru_cache(maxsize=2)

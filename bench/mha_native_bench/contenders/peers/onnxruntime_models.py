@@ -1,18 +1,23 @@
-"""ONNX Runtime: a BERT and its pooling, and a ViT, as the graphs that its optimizer makes of such models."""
+"""ONNX Runtime: a BERT and its pooling, a ViT, and the text tower of a CLIP, as its optimizer makes them."""
 
 from __future__ import annotations
 
 import json
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
 
 from mha_native_bench.cases.case import PATCH, Array, Case
-from mha_native_bench.cases.image_model import EPS, PROJECTION, VIT
+from mha_native_bench.cases.clip_text import CLIP_TEXT, END, FINAL_NORM, TEXTS
+from mha_native_bench.cases.clip_text import EPS as CLIP_EPS
+from mha_native_bench.cases.image_model import EPS as VIT_EPS
+from mha_native_bench.cases.image_model import PROJECTION, VIT
 from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.cases.sentence_model import BERT
+from mha_native_bench.cases.weights import LayerNames
 from mha_native_bench.contenders.peers.onnxruntime_graph import Builder, Model, serialized
 from mha_native_bench.contenders.peers.onnxruntime_layers import Layer
 
@@ -54,11 +59,51 @@ def sentence_model(directory: Path, case: Case, with_mask: bool) -> bytes:
     return serialized(graph.nodes, infos, [out], graph.weights)
 
 
+class NormFirst(Builder):
+    """Layers with norms before their sublayers, with one operator for each attention."""
+
+    def __init__(self, case: Case, eps: float) -> None:
+        super().__init__()
+        self._case, self._eps = case, eps
+
+    def norm(self, rows: str, name: str, state: dict[str, Array]) -> str:
+        parts = [self.constant(f"{name} {end}", state[f"{name}.{end}"]) for end in ("weight", "bias")]
+        return self.add("LayerNormalization", rows, *parts, domain="", axis=-1, epsilon=self._eps)
+
+    def product(self, rows: str, name: str, state: dict[str, Array]) -> str:
+        made = self.add("MatMul", rows, self.constant(f"{name} weight", state[f"{name}.weight"].T), domain="")
+        return self.add("Add", made, self.constant(f"{name} bias", state[f"{name}.bias"]), domain="")
+
+    def layers(self, rows: str, names: LayerNames, tensors: dict[str, Array]) -> str:
+        case = self._case
+        for i in range(case.layers):
+            self.name, state = f"{i} ", names.to_torch(tensors, i)
+            of_heads = [
+                self.constant("in weight", state["self_attn.in_proj_weight"].T),
+                self.constant("in bias", state["self_attn.in_proj_bias"]),
+            ]
+            sees: dict[str, Any] = {"num_heads": case.H, "unidirectional": int(case.causal)}
+            attended = self.add("Attention", self.norm(rows, "norm1", state), *of_heads, **sees)
+            rows = self.add("Add", self.product(attended, "self_attn.out_proj", state), rows, domain="")
+            hidden = self.product(self.norm(rows, "norm2", state), "linear1", state)
+            is_quick = case.activation == "quick_gelu"
+            active = self.add("QuickGelu", hidden, alpha=1.702) if is_quick else self.add("Gelu", hidden)
+            rows = self.add("Add", self.product(active, "linear2", state), rows, domain="")
+        self.name = ""
+        return rows
+
+    def model(self, **inputs: Array) -> Model:
+        """The graph, whose last node has the result [B, E]."""
+        self.nodes[-1].output[0] = "out"
+        out = {"out": np.empty((self._case.B, self._case.E), np.float32)}
+        return Model("contrib Attention", self.nodes, inputs, out, self.weights)
+
+
 def image_model(case: Case, directory: Path, pixels: Array) -> Model:
-    """A ViT from "pixels" [B, 3, height, width] to "out" [B, E], with one operator for each attention."""
+    """A ViT from "pixels" [B, 3, height, width] to "out" [B, E]."""
     from safetensors.numpy import load_file
 
-    tensors, graph = load_file(directory / "model.safetensors"), Builder()
+    tensors, graph = load_file(directory / "model.safetensors"), NormFirst(case, VIT_EPS)
     kernel = [graph.constant(f"patch {end}", tensors[f"{PROJECTION}.{end}"]) for end in ("weight", "bias")]
     grid = graph.add("Conv", "pixels", *kernel, domain="", strides=[PATCH, PATCH])
     flat = graph.add("Reshape", grid, graph.constant("flat", np.array([case.B, case.E, -1])), domain="")
@@ -66,28 +111,26 @@ def image_model(case: Case, directory: Path, pixels: Array) -> Model:
     first = graph.constant("class", np.repeat(tensors["embeddings.cls_token"], case.B, axis=0))
     rows = graph.add("Concat", first, patches, domain="", axis=1)
     rows = graph.add("Add", rows, graph.constant("positions", tensors["embeddings.position_embeddings"]), domain="")
-
-    def norm(rows: str, name: str, state: dict[str, Array]) -> str:
-        parts = [graph.constant(f"{name} {end}", state[f"{name}.{end}"]) for end in ("weight", "bias")]
-        return graph.add("LayerNormalization", rows, *parts, domain="", axis=-1, epsilon=EPS)
-
-    def product(rows: str, name: str, state: dict[str, Array]) -> str:
-        made = graph.add("MatMul", rows, graph.constant(f"{name} weight", state[f"{name}.weight"].T), domain="")
-        return graph.add("Add", made, graph.constant(f"{name} bias", state[f"{name}.bias"]), domain="")
-
-    for i in range(case.layers):
-        graph.name, state = f"{i} ", VIT.to_torch(tensors, i)
-        of_heads = [
-            graph.constant("in weight", state["self_attn.in_proj_weight"].T),
-            graph.constant("in bias", state["self_attn.in_proj_bias"]),
-        ]
-        attended = graph.add("Attention", norm(rows, "norm1", state), *of_heads, num_heads=case.H)
-        rows = graph.add("Add", product(attended, "self_attn.out_proj", state), rows, domain="")
-        active = graph.add("Gelu", product(norm(rows, "norm2", state), "linear1", state))
-        rows = graph.add("Add", product(active, "linear2", state), rows, domain="")
-    graph.name = ""
+    rows = graph.layers(rows, VIT, tensors)
     row = graph.add("Gather", rows, graph.constant("first row", np.array(0)), domain="", axis=1)
-    norm(row, "layernorm", tensors)
-    graph.nodes[-1].output[0] = "out"
-    out = {"out": np.empty((case.B, case.E), np.float32)}
-    return Model("contrib Attention", graph.nodes, {"pixels": pixels}, out, graph.weights)
+    graph.norm(row, "layernorm", tensors)
+    return graph.model(pixels=pixels)
+
+
+def clip_text_model(case: Case, directory: Path, ids: Array) -> Model:
+    """The text tower of a CLIP from "ids" [B, T] to "out" [B, E], of length 1."""
+    from safetensors.numpy import load_file
+
+    tensors, graph = load_file(directory / "model.safetensors"), NormFirst(case, CLIP_EPS)
+    words, positions = (tensors[f"{TEXTS}embeddings.{name}_embedding.weight"] for name in ("token", "position"))
+    rows = graph.add("Gather", graph.constant("words", words), "ids", domain="")
+    rows = graph.add("Add", rows, graph.constant("positions", positions[: case.Tq]), domain="")
+    rows = graph.norm(graph.layers(rows, CLIP_TEXT, tensors), FINAL_NORM, tensors)
+    is_end = graph.add("Equal", "ids", graph.constant("end", np.array(END, np.int32)), domain="")
+    ends = graph.add("Cast", is_end, domain="", to=TensorProto.INT32)
+    places = graph.add("ArgMax", ends, domain="", axis=1)  # [B, 1]
+    row = graph.add("GatherND", rows, places, domain="", batch_dims=1)
+    weight = graph.constant("projection", tensors["text_projection.weight"].T)
+    vectors = graph.add("MatMul", row, weight, domain="")
+    graph.add("LpNormalization", vectors, domain="", axis=-1, p=2)
+    return graph.model(ids=ids.astype(np.int32))

@@ -15,7 +15,7 @@ from mha_native_bench.contenders.contender import CannotCompute, Contender, Prog
 from mha_native_bench.contenders.peers.onnxruntime_attention import attention_models
 from mha_native_bench.contenders.peers.onnxruntime_graph import Model
 from mha_native_bench.contenders.peers.onnxruntime_layers import layer_models
-from mha_native_bench.contenders.peers.onnxruntime_models import image_model, sentence_model
+from mha_native_bench.contenders.peers.onnxruntime_models import clip_text_model, image_model, sentence_model
 from mha_native_bench.contenders.peers.onnxruntime_modern import (
     decoder_model,
     empty_caches,
@@ -55,6 +55,10 @@ class OnnxRuntime(Contender):
             raise CannotCompute("no 16-bit MatMul on a CPU")
         if case.weights == "int4":
             raise CannotCompute("no 4 bits in its operators of encoders")
+        if case.family == "clip_text":
+            if case.weights:
+                raise CannotCompute(f"no {case.weights} here")
+            return self._whole(clip_text_model(case, inputs.model, np.stack(inputs.arrays)), threads)
         if case.family:
             return self._modernbert(case, inputs, threads)
         programs = []
@@ -67,26 +71,17 @@ class OnnxRuntime(Contender):
     def _images(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if case.dtype != "f32" or case.weights:
             raise CannotCompute("no 16-bit MatMul on a CPU" if case.dtype != "f32" else f"no {case.weights} here")
-        model = image_model(case, inputs.model, inputs.arrays[0])
-        run = bound(model, threads, new_session)
-        return [Program(self.name, threads, run, to_array=model.to_array, variant=model.operator)]
+        return self._whole(image_model(case, inputs.model, inputs.arrays[0]), threads)
 
     def _modernbert(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if case.shortest < case.Tq:
             raise CannotCompute("no padding of windows is built here")
-        model = modernbert_model(case, inputs.model, np.stack(inputs.arrays))
-        return [
-            Program(
-                self.name, threads, bound(model, threads, new_session), to_array=model.to_array, variant=model.operator
-            )
-        ]
+        return self._whole(modernbert_model(case, inputs.model, np.stack(inputs.arrays)), threads)
 
     def _product(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if case.weights == "bf16":
             raise CannotCompute("no 16-bit MatMul on a CPU")
-        model = product_model(case, inputs)  # a session for each copy of a cold case
-        run = bound(model, threads, new_session)
-        return [Program(self.name, threads, run, to_array=model.to_array, variant=model.operator)]
+        return self._whole(product_model(case, inputs), threads)  # a session for each copy of a cold case
 
     def _decoder(self, case: Case, inputs: Inputs, threads: int) -> list[Program]:
         if case.weights == "bf16":
@@ -94,12 +89,12 @@ class OnnxRuntime(Contender):
         before = case.Tk - case.Tq
         if before and case.Tq > 1 and case.B > 1:
             raise CannotCompute("one sequence, if several tokens go to a cache")
-        model = decoder_model(case, before, case.Tk, filled_caches(case))
-        return [
-            Program(
-                self.name, threads, bound(model, threads, new_session), to_array=model.to_array, variant=model.operator
-            )
-        ]
+        return self._whole(decoder_model(case, before, case.Tk, filled_caches(case)), threads)
+
+    def _whole(self, model: Model, threads: int) -> list[Program]:
+        """A session of its own for a graph."""
+        run = bound(model, threads, new_session)
+        return [Program(self.name, threads, run, to_array=model.to_array, variant=model.operator)]
 
 
 @lru_cache(maxsize=1)

@@ -13,6 +13,7 @@ import openvino
 import torch
 
 from mha_native_bench.cases.case import BLOCKED, Array, Case
+from mha_native_bench.cases.clip_text import POSITIONS as CLIP_POSITIONS
 from mha_native_bench.cases.inputs import Inputs
 from mha_native_bench.contenders.contender import CannotCompute, Contender, Program, of_arrays
 from mha_native_bench.contenders.peers.openvino_graphs import Request, compiled_graph, graph_programs, settings
@@ -204,7 +205,8 @@ class FirstRow(torch.nn.Module):  # type: ignore[misc]  # a class without types
 def converted(directory: Path, family: str, num_inputs: int) -> Any:
     """The encoder of transformers as a model of OpenVINO: of token ids, and of a mask if there are two inputs."""
     # Longer than windows: for a shorter text transformers makes no mask, and what is traced would have none.
-    example = tuple(torch.ones(2, 200, dtype=torch.long) for _ in range(num_inputs))
+    length = CLIP_POSITIONS if family == "clip_text" else 200
+    example = tuple(torch.ones(2, length, dtype=torch.long) for _ in range(num_inputs))
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about deprecated functions of torch that the tracing calls
         return openvino.convert_model(load_embedder(directory, "f32", family), example_input=example)

@@ -1,4 +1,4 @@
-"""Transformers on torch, with fused attention: its BERT and ModernBERT with mean pooling, its ViT and its Llama."""
+"""Transformers on torch, with fused attention: its BERT and ModernBERT with mean pooling, CLIP, ViT and Llama."""
 
 from __future__ import annotations
 
@@ -74,13 +74,25 @@ class Embedder(torch.nn.Module):  # type: ignore[misc]  # a class without types
         self.encoder = encoder
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return functional.normalize(self.pooled(ids, mask), dim=-1)
+
+    def pooled(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """The mean of the rows of a text, [B, E]."""
         rows = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         if mask is None:
-            mean = rows.mean(dim=1)
+            mean: torch.Tensor = rows.mean(dim=1)
         else:
             unmasked = mask[..., None].to(rows.dtype)
             mean = (rows * unmasked).sum(dim=1) / unmasked.sum(dim=1)
-        return functional.normalize(mean, dim=-1)
+        return mean
+
+
+class ClipEmbedder(Embedder):
+    """The same for CLIP, which pools by itself."""
+
+    def pooled(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        vectors: torch.Tensor = self.encoder(input_ids=ids, attention_mask=mask).text_embeds
+        return vectors
 
 
 @lru_cache(maxsize=1)
@@ -94,10 +106,14 @@ def load_vit(directory: Path, dtype: str) -> Any:
 @lru_cache(maxsize=1)
 def load_embedder(directory: Path, dtype: str, family: str) -> Embedder:
     """The model, shared by all numbers of threads."""
-    model: Any = transformers.ModernBertModel if family else transformers.BertModel
-    options = {} if family else {"add_pooling_layer": False}
+    classes: dict[str, Any] = {
+        "": transformers.BertModel,
+        "modernbert": transformers.ModernBertModel,
+        "clip_text": transformers.CLIPTextModelWithProjection,
+    }
+    model, options = classes[family], {} if family else {"add_pooling_layer": False}
     encoder = model.from_pretrained(
         directory, attn_implementation="sdpa", dtype=torch.bfloat16 if dtype == "bf16" else torch.float32, **options
     )
-    embedder: Embedder = Embedder(encoder).eval()
+    embedder: Embedder = (ClipEmbedder if family == "clip_text" else Embedder)(encoder).eval()
     return embedder
