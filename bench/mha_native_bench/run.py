@@ -77,7 +77,6 @@ def chosen_cases(options: Namespace, absent: dict[str, str]) -> list[Case]:
     for what, libraries, needing in (
         ("sentences", ("safetensors", "tokenizers"), [case for case in cases if case.kind == "sentences"]),
         ("images", ("safetensors", "PIL"), [case for case in cases if case.kind == "images"]),
-        ("texts of CLIP", ("PIL",), [case for case in cases if case.family == "clip_text"]),
         ("cases in bf16", ("ml_dtypes",), [case for case in cases if case.dtype == "bf16"]),
     ):
         missing = [library for library in libraries if find_spec(library) is None]

@@ -184,7 +184,6 @@ def test_this_library_embeds_images(models: Models, changes: dict[str, Any]) -> 
 def test_this_library_embeds_texts_of_clip(models: Models, changes: dict[str, Any]) -> None:
     from safetensors.numpy import load_file
 
-    pytest.importorskip("PIL")
     if "dtype" in changes:
         pytest.importorskip("ml_dtypes")
     case = dataclasses.replace(CLIP, **changes)
