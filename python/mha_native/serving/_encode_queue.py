@@ -122,7 +122,7 @@ class EncodeQueue:
         """The requests now, and the work of all batches so far."""
         with self._work:  # a full queue is asked at each refusal, so nothing here goes through those that wait
             waiting, tokens, last = len(self._waiting), self._num_tokens, list(self._last)
-            running = {request for request, _ in self._running if not request._has_next}
+            running = {request for request, _ in self._running if not (request._has_next or request.done())}
         seconds = sum(batch.seconds for batch in last)
         return self._done._replace(
             waiting=waiting,

@@ -252,6 +252,7 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # of translations, since openai 3.57
 def test_transcripts_of_openai(speech: Running, speech_model_directory: Path, talk: Path) -> None:
     openai = pytest.importorskip("openai")
     segments, info = WhisperModel(speech_model_directory).transcribe(talk, word_timestamps=True)
