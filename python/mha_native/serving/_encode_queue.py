@@ -151,11 +151,12 @@ class EncodeQueue:
                 self._thread = threading.Thread(target=self._run, name=f"mha_native.serving.{_KIND}", daemon=True)
                 self._thread.start()
                 atexit.register(self.close, 0.0)
-            if request._has_next:
+            has_texts = request._has_next  # the thread may take them all as soon as the lock is free
+            if has_texts:
                 self._waiting.append(request)
                 self._num_tokens += request._waiting_tokens
                 self._work.notify_all()
-        if not request._has_next:
+        if not has_texts:
             self._finish(request)
 
     def forget(self, request: EncodeRequest) -> None:

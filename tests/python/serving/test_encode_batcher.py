@@ -7,6 +7,7 @@ import concurrent.futures
 import gc
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -506,3 +507,38 @@ def test_a_request_that_has_ended_keeps_its_result_and_no_batch(
         found = batcher.submit(["the dog", "a cat"], per_token=True).result(SECONDS)
     alone = [rows for _, rows in model.encode_to_rows(["the dog", "a cat"])]
     assert all(np.array_equal(one, other) for one, other in zip(found, alone, strict=True))
+
+
+def test_texts_may_be_taken_before_their_request_is_returned(
+    model: SentenceEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batcher = EncodeBatcher(model)
+    queue, add, results_of = batcher._queue, batcher._queue.add, _encode_queue.results_of
+    has_added = threading.Event()
+
+    class WaitsForTheThread(threading.Condition):  # when `add` leaves the lock
+        request: EncodeRequest | None = None
+
+        def __exit__(self, *error: Any) -> None:
+            super().__exit__(*error)
+            end = time.monotonic() + SECONDS
+            while self.request is not None and threading.current_thread() is threading.main_thread():
+                if not self.request._has_next or time.monotonic() > end:
+                    self.request = None
+
+    queue._work = work = WaitsForTheThread()
+
+    def late(function: str, request: EncodeRequest) -> None:
+        work.request = request
+        add(function, request)
+        has_added.set()
+
+    def held(*arguments: Any) -> Any:
+        assert has_added.wait(SECONDS)
+        return results_of(*arguments)
+
+    monkeypatch.setattr(queue, "add", late)
+    monkeypatch.setattr(_encode_queue, "results_of", held)
+    texts = ["the dog", "a cat"]
+    np.testing.assert_array_equal(batcher.submit(texts).result(SECONDS), model.encode(texts))
+    batcher.close()
