@@ -162,10 +162,12 @@ def test_a_long_time_leaves_nothing_behind(tmp_path: Path, seconds: float) -> No
 
             async def look() -> None:
                 nonlocal num_reloads
+                next_reload = begin + seconds / 10
                 while time.monotonic() < begin + seconds:
                     await asyncio.sleep(seconds / 120)
                     states.append(state_of(process.pid))
-                    if reloads and len(states) % 12 == 0:
+                    if reloads and time.monotonic() >= next_reload:
+                        next_reload += seconds / 10
                         changed = models[("embeddings", "pairs", "text")[num_reloads % 3]] / "model.safetensors"
                         os.utime(changed)  # a file that has changed, so that SIGHUP opens the model again
                         process.send_signal(signal.SIGHUP)
