@@ -29,7 +29,7 @@ PUBLIC = {
     f"mha_native.{name}" for name in (*mha_native.__all__, "sentence_transformers", "distributed", "speech", HINTS)
 }
 
-# What has no public name: functions of the core that measure the machine, parts of a step over ranks, spectrograms.
+# Modules that need private names: to measure the machine, for parts of a step over ranks, and for spectrograms.
 PRIVATE_USERS = {"probes.py", "scaling_model/ranks.py", "speech.py"}
 
 

@@ -415,7 +415,7 @@ class Case:
 
     @property
     def features_of_head(self) -> int:
-        """Results of a linear map behind the layers; 0: there is none."""
+        """Features of a linear map after the layers; 0 without one."""
         return self.E if self.family == "clip_text" else self.V
 
     @property

@@ -26,7 +26,7 @@ constexpr double kWorkPerTask = 4e6;
 /// Tokens of a call of the kernel, between which a task looks whether the call is to end.
 constexpr Index kMostTokens = 256;
 
-/// What a multiply-add of a product costs that is not in a product of its own, and what a row of int8 costs to quantize.
+/// Multiply-adds that take as long as quantizing a number, and the rows that a task quantizes.
 constexpr double kWorkPerQuantized = 4;
 constexpr Index kRowsPerTask = 64;
 

@@ -403,7 +403,7 @@ struct TokenRows {
   Index scale_step;
 };
 
-/// The products of packed query tokens and the tokens of a document, of which the largest of each query token is kept.
+/// Packed query tokens, a document, and the largest product of each query token with its tokens so far.
 struct MaxSimTile {
   Index columns;       // D
   const void* panels;  // of query tokens: MaxSimKernel::pack

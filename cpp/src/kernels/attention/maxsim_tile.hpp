@@ -49,7 +49,7 @@ struct MaxSimArguments {
   const float* token_scale;        // of each token; these four only of bytes
   Index token_scale_step;          // elements between neighbours
   const float* query_scale;        // of each lane
-  const std::int32_t* query_sums;  // of each lane: what the offset of token bytes adds to a sum, negative
+  const std::int32_t* query_sums;  // of each lane: minus the sum that the offset of token bytes adds
 };
 
 template <class Products, int M, int N>
@@ -270,7 +270,7 @@ void maxsim_tile(const MaxSimTile& tile, void* scratch) {
   for (Index first = 0; first < tile.tokens; first += kMaxSimBlock) {
     const Index count = tile.tokens - first < kMaxSimBlock ? tile.tokens - first : kMaxSimBlock;
     const auto tokens = Form::operands(tile, first, count, scratch);
-    // The next tokens, which mostly lie behind these, of this document or of the next one.
+    // Tokens to prefetch: the next ones in memory, of this document or of the next document.
     const Upcoming upcoming{static_cast<const char*>(tile.document.tokens) +
                                 (first + kMaxSimAhead) * tile.document.row * tile.document.element_bytes,
                             tile.document.row * tile.document.element_bytes, count,
