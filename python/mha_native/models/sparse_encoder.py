@@ -25,7 +25,7 @@ from .heads.sparse import SparseEmbeddings
 from .heads.sparse_words import SparseWords, read_sparse_words
 from .text.batching import slabs
 from .text.inputs import check_text, checked_texts
-from .text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, Settings, read_settings
+from .text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, Settings, first_known, read_settings
 from .text.text_call import TextCall, TokensOfText, text_call
 from .text.tokenizer import Tokenizer, read_tokenizer, require_library
 from .text_encoder import TextEncoder
@@ -257,7 +257,7 @@ class SparseEncoder(TextEncoder):
         """
         name = f"{type(self).__name__}.encode_query"
         if prompt is None and prompt_name is None:
-            prompt_name = next((known for known in QUERY_PROMPTS if known in self.prompts), None)
+            prompt_name = first_known(QUERY_PROMPTS, self.prompts)
         call = self._call(name, prompt_name, prompt, "query", max_active_dims, num_threads)
         return self._encoded(name, texts, call)
 
@@ -287,7 +287,7 @@ class SparseEncoder(TextEncoder):
         """
         name = f"{type(self).__name__}.encode_document"
         if prompt is None and prompt_name is None:
-            prompt_name = next((known for known in DOCUMENT_PROMPTS if known in self.prompts), None)
+            prompt_name = first_known(DOCUMENT_PROMPTS, self.prompts)
         call = self._call(name, prompt_name, prompt, "document", max_active_dims, num_threads)
         return self._encoded(name, texts, call)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..functions.messages import in_the_name_of, listed, shown
 from ..layers._constructor_arguments import checked_size
-from ..models.text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, Prompts
+from ..models.text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, Prompts, first_known
 from ..models.text_encoder import TextEncoder
 from ._arguments import CPU, Device, check_device
 from ._images import ImageModel
@@ -207,7 +207,7 @@ class Embedder(EncoderLength, Model):
 
     def _first_name(self, names: tuple[str, ...]) -> str | None:
         """Return the first of `names` that is a prompt of the model."""
-        return next((name for name in names if name in self.prompts), None)
+        return first_known(names, self.prompts)
 
     def _first_prompt(self, function: str, names: tuple[str, ...]) -> str:
         """Return the first prompt among `names`, or the default prompt."""

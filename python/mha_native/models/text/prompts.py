@@ -1,5 +1,6 @@
 """config_sentence_transformers.json: prompts before texts, the similarity, and the number of features to keep."""
 
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,11 @@ DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 SETTINGS_FILE = "config_sentence_transformers.json"
 _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+
+
+def first_known(names: Iterable[str], prompts: Container[str]) -> str | None:
+    """Return the first of `names` that is a prompt, or None."""
+    return next((name for name in names if name in prompts), None)
 
 
 class Prompts(NamedTuple):
