@@ -120,7 +120,8 @@ class Service:
                 await asyncio.sleep(0.02)
             await asyncio.to_thread(engine.close)
             del self._old[engine]
-            asyncio.get_running_loop().call_soon(self.on_models)  # when this function keeps the model no longer
+            # Later: this function, and for a moment the thread that has closed the model, still keep it.
+            asyncio.get_running_loop().call_later(1.0, self.on_models)
 
         self._old[engine] = asyncio.get_running_loop().create_task(end())
 

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.thread import _WorkItem
 from pathlib import Path
 from typing import Any
 
@@ -327,8 +328,16 @@ def test_a_model_ends_once_and_a_failed_one_leaves_no_thread(
         assert list(server.service.engines) == ["two", "four"]
 
 
-def test_a_model_that_has_ended_is_freed(copies: dict[str, Path]) -> None:
-    """Also a model of text, whose queue calls the server, and what a collection alone finds, before it is frozen."""
+def test_a_model_that_has_ended_is_freed(copies: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a model of text, whose queue calls the server; a model that a collection alone finds, before it is frozen;
+    and one that the thread of the executor keeps a moment longer than its call."""
+    run = _WorkItem.run
+
+    def run_and_keep(item: _WorkItem) -> None:
+        run(item)
+        time.sleep(0.1)
+
+    monkeypatch.setattr(_WorkItem, "run", run_and_keep)
     headers = {"authorization": "Bearer secret"}
     with running(Config({"embed": copies["embed"], "write": copies["write"]}, admin_key="secret")) as server:
         server.service.on_models = _settle
