@@ -31,7 +31,7 @@ import tiny_bert
 import tiny_multi_vector
 import tiny_whisper
 from http_server import Running, running
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from matrix import matrix, nightly
 
@@ -432,8 +432,12 @@ SOUND = wav(0.3)
 @matrix(count=nightly((150, 5000), quick=(150,)))
 def test_every_form_is_answered(server: Running, count: int) -> None:
     seen: set[int] = set()
+    named = [("model", "many"), ("language", "en")]
 
     @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @example(TRANSCRIPTIONS, named, "", 0)
+    @example(TRANSCRIPTIONS, [*named, ("temperature", "-1")], "", 0)
+    @example(TRANSCRIPTIONS, [("model", "other")], "", 0)
     @given(
         st.sampled_from([TRANSCRIPTIONS, TRANSLATIONS]),
         st.lists(st.sampled_from([*FIELDS]), max_size=4).flatmap(
