@@ -169,23 +169,24 @@ class _Recording:
     def __init__(
         self, source: AudioSource, sampling_rate: int, source_rate: int | None, channel: int | None, function: str
     ) -> None:
-        self._name, self._channel = function, channel
-        self._rate = checked_integer(function, "sampling_rate", sampling_rate, 1, _MOST_RATE)
+        target = checked_integer(function, "sampling_rate", sampling_rate, 1, _MOST_RATE)
         stack = ExitStack()
         weakref.finalize(self, stack.close)  # removes a copy with the recording
-        self._source, self._label = _path_or_array(function, source, stack)
+        kept, label = _path_or_array(function, source, stack)
         self._array: Samples | None = None
         self._length: int | None = None
-        self._decode: Callable[[], Iterator[Samples]] = self._decode_file
-        if isinstance(self._source, str):
+        # Nothing that decodes refers to the recording: a copy would stay until garbage is collected.
+        self._decode: Callable[[], Iterator[Samples]]
+        if isinstance(kept, str):
             if source_rate is not None:
                 raise TypeError(f"{function}: source_rate is the rate of an array; a file has its own")
+            self._decode = _File(function, kept, label, target, channel).decode
         else:
-            array = _checked_array(function, self._source)
-            rate = self._rate if source_rate is None else checked_integer(
+            array = _checked_array(function, kept)
+            rate = target if source_rate is None else checked_integer(
                 function, "source_rate", source_rate, 1, _MOST_RATE
             )  # fmt: skip
-            if rate == self._rate and array.ndim == 1 and array.dtype == np.float32:
+            if rate == target and array.ndim == 1 and array.dtype == np.float32:
                 self._array, self._length = _finite(function, array, 0), len(array)
             self._decode = lambda: _resampled(function, _blocks_of(array), rate, sampling_rate, channel)
         self._restart()
@@ -234,8 +235,16 @@ class _Recording:
         self._held: list[Samples] = []
         self._first = 0  # of the samples that are held
 
-    def _decode_file(self) -> Iterator[Samples]:
-        if not Path(self._source).stat().st_size:
+
+class _File:
+    """A file, whose samples are decoded at a rate. `function` and `label` are names in error messages."""
+
+    def __init__(self, function: str, path: str, label: str, rate: int, channel: int | None) -> None:
+        self._name, self._path, self._label, self._rate, self._channel = function, path, label, rate, channel
+
+    def decode(self) -> Iterator[Samples]:
+        """Yield the samples of one channel, or the mean of all."""
+        if not Path(self._path).stat().st_size:
             raise ValueError(f"{self._name}: source must be a recording; {self._label} is empty")
         with ExitStack() as stack:
             rate, blocks = self._opened(stack)
@@ -252,7 +261,7 @@ class _Recording:
                 missing.append(error)
                 continue
             try:
-                rate, blocks = open_file(self._source, stack)
+                rate, blocks = open_file(self._path, stack)
             except errors as error:
                 reasons.append(f"{package}: {_sentence(error)}")
                 continue

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
+import tempfile
 import threading
 import tracemalloc
 from pathlib import Path
@@ -86,6 +88,21 @@ def test_files_paths_and_pipes_give_the_same(form: str, tmp_path: Path) -> None:
     written.seek(0, 2)
     for out in (from_pipe, decode_audio(written), decode_audio(str(path))):
         assert (out == expected).all()
+
+
+@pytest.mark.parametrize("num_read", [0, 5_000, 99_000])
+def test_a_copy_is_removed_with_its_recording(num_read: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and not when garbage is collected: it may have gigabytes."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gc.disable()
+    try:
+        audio = open_audio(io.BytesIO(wav(tone(4))))
+        assert len(audio.read(0, num_read)) == min(num_read, 64_000)
+        assert any(tmp_path.iterdir())
+        del audio
+        assert not any(tmp_path.iterdir())
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("codec", "name"), [("aac", "talk.m4a"), ("libopus", "film.webm")])
