@@ -88,7 +88,8 @@ class EncodeQueue:
     """Requests whose texts are computed in batches by one thread.
 
     A batch takes a text of each request in turn, as many as `target_seconds` and `most_tokens` allow. It begins when
-    there is a text, or up to `wait_seconds` later if there is room for others. `clock` returns seconds that never fall.
+    there is a text, or up to `wait_seconds` later if it and the queue have room for others. `clock` returns seconds
+    that never fall.
     """
 
     def __init__(
@@ -243,7 +244,8 @@ class EncodeQueue:
             if self._is_closed or self._wait <= 0 or any(request._num_taken for request in self._waiting):
                 return
             left = min(request._begin for request in self._waiting) + self._wait - self.clock()
-            if left <= 0 or self._num_tokens >= self._budget():
+            is_full = len(self._waiting) >= self._max_waiting or self._num_tokens >= self._max_tokens
+            if left <= 0 or is_full or self._num_tokens >= self._budget():
                 return
             self._work.wait(left)
 

@@ -32,7 +32,7 @@ class EncodeBatcher:
     max_batch_tokens : int, optional
         The most tokens of a batch of several texts; default: 2,048. It bounds memory; `target_seconds` bounds time.
     max_wait_seconds : float, default 0
-        The time that the oldest request waits for others, unless a batch is full before.
+        The time that the oldest request waits for others, unless a batch or the queue is full before.
     max_waiting : int, default 512
         The most requests that wait; `submit` raises `QueueFull` then.
     max_waiting_tokens : int, default 262144

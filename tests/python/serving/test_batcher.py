@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,7 @@ def test_from_many_threads(model: CausalLM) -> None:
         except BaseException as error:
             found[k] = error
 
+    before = set(threading.enumerate())
     with Batcher(model, max_sequences=6, num_pages=20) as batcher:
         threads = [threading.Thread(target=client, args=(k,)) for k in range(len(prompts))]
         for thread in threads:
@@ -156,7 +158,7 @@ def test_from_many_threads(model: CausalLM) -> None:
         assert found == expected
     statistics = batcher.statistics
     assert (statistics.waiting, statistics.running, statistics.new_tokens) == (0, 0, 400)
-    assert not any(thread.name.startswith("mha_native.serving") for thread in threading.enumerate())
+    assert not any(thread.name.startswith("mha_native.serving") for thread in {*threading.enumerate()} - before)
 
 
 def test_prefixes_are_shared_over_pages(model: CausalLM) -> None:
@@ -225,8 +227,16 @@ def test_as_many_wait_as_may_wait(model: CausalLM) -> None:
 
 def test_close_ends_what_is_going_on(model: CausalLM) -> None:
     calls: list[str | None] = []
+
+    def on_text(piece: str | None) -> None:
+        calls.append(piece)
+        end = time.monotonic() + 30
+        while not batcher._queue._is_closed:  # no text comes to its end before
+            assert time.monotonic() < end
+            time.sleep(0.001)
+
     with Batcher(model, max_sequences=2) as batcher:
-        requests = [batcher.submit([5, k], max_new_tokens=390, on_text=calls.append) for k in range(5)]
+        requests = [batcher.submit([5, k], max_new_tokens=390, on_text=on_text) for k in range(5)]
         next(requests[0].tokens())
     for request in requests:
         with pytest.raises(CancelledError, match=r"Batcher.close: the Batcher was closed"):

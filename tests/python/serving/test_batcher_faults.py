@@ -244,6 +244,7 @@ def test_a_step_that_is_interrupted_at_any_line_can_be_done_again(
         return trace
 
     model_files = os.path.join(os.path.dirname(PACKAGE), "models")
+    gc.collect()  # no Batcher of another test may end here: Python tells of what a finalizer raises, and goes on
     for _ in range(2):
         batcher = Batcher(model, **SMALL)
         texts: list[list[str | None]] = [[] for _ in prompts]
@@ -407,6 +408,10 @@ def test_closing_ends_all_requests_although_their_callbacks_fail(model: CausalLM
 
     def on_text(piece: str | None) -> None:
         has_begun.set()
+        end = time.monotonic() + 30
+        while not batcher._queue._is_closed:  # no text comes to its end before
+            assert time.monotonic() < end
+            time.sleep(0.001)
         if piece is None:
             for request in requests:
                 with pytest.raises(CancelledError):
@@ -542,10 +547,12 @@ def test_requests_come_and_go_in_random_threads(
 def test_a_batcher_that_nobody_has_ends_its_thread(model: CausalLM) -> None:
     batcher = Batcher(model).start()
     thread: Any = batcher._queue._thread
-    request = batcher.submit([5] * 30, max_new_tokens=200)
+    may_go_on = threading.Event()
+    request = batcher.submit([5] * 30, max_new_tokens=200, on_text=lambda _: may_go_on.wait(30))
     next(iter(request.tokens()))
     del batcher
     gc.collect()
+    may_go_on.set()
     thread.join(30)
     assert not thread.is_alive()
     with pytest.raises(CancelledError):

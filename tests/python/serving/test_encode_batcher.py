@@ -187,6 +187,14 @@ def held(gate: Gate, model: SentenceEncoder, **options: Any) -> EncodeBatcher:
     return batcher
 
 
+def until_ended(batcher: EncodeBatcher) -> None:
+    """Wait until `close` cancels the requests that wait."""
+    end = time.monotonic() + SECONDS
+    while not batcher._queue._is_ended:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 def test_single_texts_join_the_next_batch_beside_a_request_of_many(gate: Gate, model: SentenceEncoder) -> None:
     with held(gate, model) as batcher:
         many = batcher.submit(["the dog runs " * 5] * 400)
@@ -358,7 +366,8 @@ def test_close_with_a_timeout_ends_what_waits(gate: Gate, model: SentenceEncoder
     waiting = [batcher.submit("cat"), batcher.submit(["dog"] * 9)]
     closing = threading.Thread(target=lambda: (batcher.close(timeout), gate_of_rest.set()))
     closing.start()
-    assert not gate_of_rest.wait(0.2)  # for the current batch
+    until_ended(batcher)  # its timeout is over
+    assert not gate_of_rest.wait(0.1)  # for the current batch
     gate.may_go_on.set()
     closing.join(SECONDS)
     assert current.result(0).shape == (model.embed_dim,)
@@ -378,6 +387,7 @@ def test_it_closes_itself(gate: Gate, model: SentenceEncoder) -> None:
     thread.join(SECONDS)
     assert not thread.is_alive()
     other, left = EncodeBatcher(model), []
+    gate.fails = lambda _: until_ended(other)  # the first batch
 
     def fail() -> None:
         with other:
@@ -389,8 +399,8 @@ def test_it_closes_itself(gate: Gate, model: SentenceEncoder) -> None:
     assert left[0].cancelled()
 
 
-def test_callbacks_may_do_all_but_wait(model: SentenceEncoder, capsys: Any) -> None:
-    batcher, seen = EncodeBatcher(model), threading.Event()
+def test_callbacks_may_do_all_but_wait(gate: Gate, model: SentenceEncoder) -> None:
+    batcher, seen = held(gate, model), threading.Event()
     told: list[Any] = []
 
     def on_done(request: Any) -> None:
@@ -401,7 +411,8 @@ def test_callbacks_may_do_all_but_wait(model: SentenceEncoder, capsys: Any) -> N
         later.add_done_callback(lambda _: (batcher.close(), seen.set()))
         raise SystemExit  # has no effect
 
-    batcher.submit("cat").add_done_callback(on_done)
+    batcher.submit("cat").add_done_callback(on_done)  # in this thread, if the request had ended by now
+    gate.may_go_on.set()
     assert seen.wait(SECONDS)
     assert told[0].tobytes() == model.encode("cat").tobytes()
     batcher.close()

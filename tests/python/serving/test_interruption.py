@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -41,20 +42,29 @@ class Long:
     """Computes each batch as many times as a text would need that never ends, while `is_long`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.is_long, self.times, self.has_begun, self.ends = True, 0, threading.Event(), 0
+        self.is_long, self.ends = True, 0
+        self.times: list[int] = []  # of each batch
+        self._has_changed = threading.Condition()
         self._compute = _encode_queue.results_of
         monkeypatch.setattr(_encode_queue, "results_of", self)
 
     def __call__(self, *arguments: Any) -> Any:
+        batch, most = len(self.times), 100_000 if self.is_long else 1
+        self.times.append(0)
         try:
-            for _ in range(100_000 if self.is_long else 1):
+            for _ in range(most):
                 found = self._compute(*arguments)
-                self.times += 1
-                if self.times == 3:
-                    self.has_begun.set()
+                with self._has_changed:
+                    self.times[batch] += 1
+                    self._has_changed.notify_all()
             return found
         finally:
             self.ends += 1
+
+    def wait_for(self, batch: int, times: int) -> None:
+        """Wait until a batch was computed so many times."""
+        with self._has_changed:
+            assert self._has_changed.wait_for(lambda: len(self.times) > batch and self.times[batch] >= times, SECONDS)
 
 
 @pytest.fixture
@@ -67,13 +77,13 @@ def long(monkeypatch: pytest.MonkeyPatch) -> Iterator[Long]:
 def test_a_batch_that_nobody_waits_for_ends(long: Long, model: SentenceEncoder) -> None:
     with EncodeBatcher(model) as batcher:
         request = batcher.submit(["the dog"] * 9)
-        assert long.has_begun.wait(SECONDS)
-        times = long.times
+        long.wait_for(0, 3)
         assert request.cancel()
-        long.is_long = False
+        times, long.is_long = long.times[0], False
         # The next batch begins after the long one.
         assert batcher.submit("the cat").result(SECONDS).tobytes() == model.encode("the cat").tobytes()
-        assert long.times <= times + 2  # one that ended before `cancel`, and the one of the cat
+        assert long.times[0] <= times + 1  # one that ended before `cancel`
+        assert long.times[1:] == [1]  # of the cat
         assert long.ends == 2
         assert batcher.statistics.batches == 1  # the other one is not whole
         assert batcher.statistics.running == batcher.statistics.waiting == 0
@@ -86,15 +96,12 @@ def test_a_batch_that_nobody_waits_for_ends(long: Long, model: SentenceEncoder) 
 def test_a_batch_goes_on_for_a_single_one_who_waits(long: Long, model: SentenceEncoder) -> None:
     with EncodeBatcher(model, num_threads=1) as batcher:
         held = batcher.submit("a")
-        assert long.has_begun.wait(SECONDS)
+        long.wait_for(0, 3)
         requests = [batcher.submit(["the dog", "cat"]) for _ in range(5)]
-        long.times, long.has_begun = 0, threading.Event()
         assert held.cancel()
-        assert long.has_begun.wait(SECONDS)  # all five, in a batch
+        long.wait_for(1, 3)  # all five, in a batch
         assert all(request.cancel() for request in requests[1:])
-        times = long.times
-        while long.times < times + 100:
-            pass
+        long.wait_for(1, long.times[1] + 100)
         assert long.ends == 1
         requests[0].cancel()
         long.is_long = False
@@ -105,37 +112,49 @@ def test_a_request_cancelled_before_and_one_that_fails(long: Long, model: Senten
     """The rest of a batch is computed when its first half has failed, or was cancelled meanwhile."""
     compute, long.is_long = long._compute, False
     expected = model.encode("the cat")
+    is_open = threading.Event()
 
     def fails(call_model: Any, texts: Any, num_threads: Any) -> Any:
+        assert is_open.wait(SECONDS)
         if any(len(text.ids) == 17 for text in texts):
             requests[0].cancel()
             raise FloatingPointError
         return compute(call_model, texts, num_threads)
 
     long._compute = fails
-    with EncodeBatcher(model, target_seconds=1.0, max_wait_seconds=0.2) as batcher:
+    with EncodeBatcher(model, target_seconds=1.0) as batcher:
+        batcher.submit("a")  # the others wait for it, and are a batch
         requests = [batcher.submit(text) for text in ("the dog", "the " * 15, "the cat", "the cat")]
+        is_open.set()
         assert [request.result(SECONDS).tobytes() for request in requests[2:]] == [expected.tobytes()] * 2
         assert isinstance(requests[1].exception(SECONDS), FloatingPointError)
         assert requests[0].cancelled()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_cancelled_requests_at_random_times(model: SentenceEncoder, seed: int) -> None:
-    """250 races each between a request and its end; all others have their bits."""
+def test_cancelled_requests_at_random_times(model: SentenceEncoder, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """250 races each between a request and its end; all others have their bits. Every 20th one has its end late."""
     rng = np.random.default_rng(seed)
     texts = ["the dog runs", "a cat", "the " * 14]
     expected = [model.encode(text).tobytes() for text in texts]
     cancelled = 0
+    computes, compute = threading.Lock(), _encode_queue.results_of
+
+    def results(*arguments: Any) -> Any:
+        with computes:
+            return compute(*arguments)
+
+    monkeypatch.setattr(_encode_queue, "results_of", results)
     with EncodeBatcher(model) as batcher:
-        for _ in range(250):
+        for race in range(250):
             chosen = rng.integers(0, len(texts), int(rng.integers(1, 4))).tolist()
-            requests = [batcher.submit(texts[i]) for i in chosen]
-            others = rng.permutation(len(requests))[: int(rng.integers(1, len(requests) + 1))]
-            for _ in range(int(rng.integers(0, 2000))):
-                pass
-            for i in others:
-                cancelled += requests[i].cancel()
+            with computes if race % 20 == 0 else nullcontext():
+                requests = [batcher.submit(texts[i]) for i in chosen]
+                others = rng.permutation(len(requests))[: int(rng.integers(1, len(requests) + 1))]
+                for _ in range(int(rng.integers(0, 2000))):
+                    pass
+                for i in others:
+                    cancelled += requests[i].cancel()
             for i, (request, text) in enumerate(zip(requests, chosen, strict=True)):
                 if i not in others or not request.cancelled():
                     assert request.result(SECONDS).tobytes() == expected[text]
@@ -259,6 +278,11 @@ def test_texts_wait_for_others_as_long_as_they_may(model: SentenceEncoder, monke
     assert set(statistics.batch_tokens) <= {4, 8, 16, 32}
     with EncodeBatcher(model, max_wait_seconds=0.02) as batcher:
         batcher.submit("the dog").result(SECONDS)
+    full: list[dict[str, Any]] = [{"max_waiting": 2}, {"max_waiting_tokens": 8}]
+    for limits in full:  # no other text can come
+        with EncodeBatcher(model, max_wait_seconds=60.0, **limits) as batcher:
+            for request in [batcher.submit("the dog") for _ in range(2)]:
+                request.result(SECONDS)
     for wait in (-1, 1e300):
         with pytest.raises(ValueError, match=r"^EncodeBatcher: max_wait_seconds must be from 0 to \d+; got "):
             EncodeBatcher(model, max_wait_seconds=wait)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -128,17 +129,21 @@ def test_one_call_for_each_step_of_all_requests(model: CausalLM) -> None:
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_an_exception_in_on_step_ends_the_requests_of_its_events(model: CausalLM, error: type[BaseException]) -> None:
     reasons: Counter[str | None] = Counter()
+    is_listed = threading.Lock()
 
     def on_step(events: list[StepEvent]) -> None:
         reasons.update(event.finish_reason for event in events)
-        if any(event.request in broken and event.tokens for event in events):
+        with is_listed:
+            fails = any(event.request in broken and event.tokens for event in events)
+        if fails:
             raise error("of its own")
 
     broken: list[Request] = []
     with Batcher(model, max_sequences=1, on_step=on_step) as batcher:
         first = batcher.submit([5, 6], max_new_tokens=3)
         assert first.result(30) == model.generate([5, 6], max_new_tokens=3)
-        broken.append(batcher.submit([5, 7], max_new_tokens=3))
+        with is_listed:
+            broken.append(batcher.submit([5, 7], max_new_tokens=3))
         with pytest.raises(error if issubclass(error, Exception) else RuntimeError, match="of its own"):
             broken[0].result(30)
         assert broken[0].finish_reason == "error"
