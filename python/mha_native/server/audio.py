@@ -12,7 +12,7 @@ import msgspec
 from ..speech import Segment
 from ..speech._options import TEMPERATURES
 from ..speech._writers import WRITERS, Layout
-from .calls import Answer, Call, ClientGone, answer
+from .calls import Answer, Call, ClientGone, answer, note_unknown
 from .config import SPEECH
 from .errors import Failure, failure_of
 from .events import DONE, PING, PING_SECONDS, encoded_event, event_stream
@@ -126,6 +126,7 @@ def _read(form: Form, kind: Any) -> Any:
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$.")
         raise _invalid(path.strip("`").split("[")[0], message) from None
+    note_unknown(kind, lambda: found.keys() - _UNSUPPORTED.keys())
     if asked.response_format not in _FORMATS:
         known = ", ".join(_FORMATS)
         raise _invalid("response_format", f'must be one of {known}; got "{asked.response_format}"')
@@ -173,9 +174,9 @@ async def _stream(service: Service, call: Call, engine: SpeechEngine, form: Form
     request = engine.submit(form.take_file(), options, call.config.max_audio_seconds, deliver)
     request.add_done_callback(lambda _: deliver(None))
     call.cancel_by(request.cancel)
+    call.at_end(request.cancel)
     timer = loop.call_later(call.remaining, call.stop, "timeout")
     call.at_end(timer.cancel)
-    call.at_end(request.cancel)
     first = await segments.get()
     if first is None:
         with _errors_of_recordings():

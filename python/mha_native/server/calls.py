@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import hashlib
+import logging
 import random
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import cached_property
 from time import monotonic
@@ -17,6 +18,7 @@ import orjson
 from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
+from ..functions.messages import shown
 from ..serving import EncodeRequest
 from .config import Config
 from .errors import Failure, of_computation, stopping, timed_out
@@ -27,6 +29,11 @@ _BODY_SECONDS = 30.0  # of a body, after which a slow sender is refused
 _DISCARD_SECONDS = 2.0  # of the rest of a body that was refused
 _SENT_SECONDS = 10.0  # of a piece of a stream, after which a slow reader is cut off
 _UNWATCHED_SECONDS = 0.05  # of a request for texts, after which somebody watches whether its client is gone
+_MOST_TOLD = 100  # names of unknown fields in the log
+_told: set[str] = set()  # such names
+
+_log = logging.getLogger("mha_native.server")
+
 _IDENTIFIER = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
@@ -84,6 +91,17 @@ def _slow_body(seconds: float) -> Failure:
 
 def _slow_reader() -> Failure:
     return Failure("slow", "The client takes no data.")
+
+
+def note_unknown(kind: Any, names: Callable[[], Iterable[str]]) -> None:
+    """Log the names of fields that the class `kind` lacks, each once: they have no effect."""
+    known = getattr(kind, "__struct_encode_fields__", None)
+    if known is None or not _log.isEnabledFor(logging.DEBUG):
+        return
+    for name in set(names()).difference(known, _told):
+        if len(_told) < _MOST_TOLD:
+            _told.add(name)
+            _log.debug("the field %s is not known, and has no effect", shown(name))
 
 
 class Call:
@@ -177,7 +195,7 @@ class Call:
     def read(self, kind: type[Fields]) -> Fields:
         """Return the body as an object of the class `kind`."""
         try:
-            return msgspec.json.decode(self.body, type=kind)
+            found = msgspec.json.decode(self.body, type=kind)
         except msgspec.ValidationError as error:
             message, _, path = str(error).partition(" - at `$")
             param = re.split(r"[.\[]", path.strip("`").lstrip("."))[0] or None
@@ -186,6 +204,8 @@ class Call:
             raise Failure("invalid", message if param is None else f"{param}: {message}", param) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Failure("invalid", f"The body must be JSON: {error}.") from None
+        note_unknown(kind, lambda: msgspec.json.decode(self.body, type=dict[str, msgspec.Raw]))
+        return found
 
     def use(self, engine: Any) -> None:
         """Keep a model open until `end`."""
@@ -258,8 +278,12 @@ class Call:
             if not done.done():
                 done.set_result(None)
 
+        try:
+            left = self.remaining
+        except Failure:
+            request.cancel()
+            raise
         request.add_done_callback(lambda _: loop.call_soon_threadsafe(end))
-        left = self.remaining
         first = min(left, _UNWATCHED_SECONDS)
         self._timer = loop.call_later(first, self._wait_longer, left - first)
         self._cancel.append(request.cancel)

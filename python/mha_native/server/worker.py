@@ -55,7 +55,7 @@ class Worker:
 
     def queued(self) -> tuple[int, int]:
         """Return how many calls wait, and how many are computed."""
-        calls = list(self._calls)
+        calls = [call for call in list(self._calls) if not call.done()]  # those that are drop out a moment later
         running = sum(call.has_begun for call in calls)
         return len(calls) - running, running
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
+import re
 import socket
 import threading
 import time
@@ -22,10 +24,10 @@ pytest.importorskip("httpx")
 import httpx
 import tiny_bert
 import tiny_classifiers
-from http_server import Running, running
+from http_server import SECONDS, Running, running, until
 
 from mha_native.models import SentenceEncoder, TextClassifier
-from mha_native.server import Config, app
+from mha_native.server import Config, app, calls
 from mha_native.serving import _encode_queue
 
 WORDS = ("a", "dog", "the", "cat", "hungry", "blue", "é", "food", "fresh")
@@ -70,7 +72,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
     def waiting(*arguments: Any) -> Any:
         found.entered.set()
-        assert found.is_open.wait(20)
+        assert found.is_open.wait(SECONDS)
         return results_of(*arguments)
 
     monkeypatch.setattr(_encode_queue, "results_of", waiting)
@@ -78,17 +80,10 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     found.is_open.set()
 
 
-def until(condition: Any) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def test_embeddings_have_the_bits_of_encode_alone(server: Running, encoder: SentenceEncoder) -> None:
     rng = np.random.default_rng(5)
     lists = [[" ".join(rng.choice(WORDS, rng.integers(1, 30))) for _ in range(rng.integers(1, 6))] for _ in range(60)]
-    client = httpx.Client(base_url=server.url, timeout=20, trust_env=False)
+    client = httpx.Client(base_url=server.url, timeout=SECONDS, trust_env=False)
 
     def asked(texts: list[str]) -> dict[str, Any]:
         while (
@@ -215,6 +210,25 @@ def test_refused_bodies(server: Running) -> None:
             assert error["type"] == "invalid_request_error"
 
 
+def test_fields_without_effect_are_logged_once(
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [record.args[0] for record in caplog.records if "has no effect" in record.msg]  # type: ignore[index,misc]
+
+    body = {"input": "a", "dimension": 3, "model": "embed"}
+    monkeypatch.setattr(calls, "_told", set())
+    assert server.client.post("/v1/embeddings", json=body).status_code == 200
+    assert told() == []  # the level of the log
+    caplog.set_level(logging.DEBUG, "mha_native.server")
+    for more in ({}, {"dimension": 4, "x\n": 5}):
+        assert server.client.post("/v1/embeddings", json=body | more).status_code == 200
+    assert told() == ["'dimension'", "'x\\n'"]
+    many = {f"field{i}": i for i in range(200)}
+    assert server.client.post("/v1/embeddings", json=body | many).status_code == 200
+    assert len(told()) == 100
+
+
 def test_state_of_the_server(server: Running, encoder: SentenceEncoder) -> None:
     get = server.client.get
     assert {get(path).status_code for path in ("/", "/health", "/ping", "/ready", "/v2/health/ready")} == {200}
@@ -291,11 +305,26 @@ def test_keys_and_origins(models: dict[str, Path]) -> None:
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "input")
 
 
-def test_a_full_queue_a_timeout_and_a_client_that_leaves(server: Running, gate: Gate) -> None:
+def test_a_full_queue_a_timeout_and_a_client_that_leaves(
+    server: Running, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = server.service.engines["embed"]
-    late = server.client.post("/v1/embeddings", json={"input": "a"}, headers={"x-request-timeout": "0.05"})
+    late: Any = None
+    while late is None or late.status_code == 408 or not gate.entered.is_set():  # its time was over before its work
+        late = server.client.post("/v1/embeddings", json={"input": "a"}, headers={"x-request-timeout": "0.05"})
     assert (late.status_code, late.headers["x-should-retry"]) == (504, "false")
-    assert gate.entered.is_set()
+    submit = engine.batcher.submit
+
+    def submits_slowly(*given: Any, **options: Any) -> Any:
+        request = submit(*given, **options)
+        time.sleep(0.1)
+        return request
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.batcher, "submit", submits_slowly)
+        late = server.client.post("/v1/embeddings", json={"input": "a"}, headers={"x-request-timeout": "0.05"})
+    assert (late.status_code, engine.queued()[0]) == (408, 0)  # nobody waits for it
+    gone = _gone(server)
     host, port = server.url.removeprefix("http://").split(":")
     leaving = []
     for _ in range(2):  # as many as may wait
@@ -303,31 +332,40 @@ def test_a_full_queue_a_timeout_and_a_client_that_leaves(server: Running, gate: 
         body = b'{"inputs": "a dog"}'
         leaving[-1].sendall(b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
     until(lambda: engine.queued()[0] == 2)
-    begin = time.monotonic()
+    times = []
     for path, body, kind in (
         ("/v1/embeddings", {"input": "a"}, "queue_full"),
         ("/embed", {"inputs": "a"}, "Overloaded"),
-    ):
+    ) * 3:
+        begin = time.monotonic()
         full = server.client.post(path, json=body)
+        times.append(time.monotonic() - begin)
         assert (full.status_code, kind in full.text) == (429, True)
         assert 1 <= int(full.headers["retry-after"]) <= 60
-    assert time.monotonic() - begin < 1
+    assert min(times) < 0.5  # other processes may take the processor for longer
     for connection in leaving:
         connection.close()
     until(lambda: engine.queued()[0] == 0)  # while the batch is still computed
     gate.is_open.set()
     assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
+    assert [after - before for before, after in zip(gone, _gone(server), strict=True)] == [2, 2]
+
+
+def _gone(server: Running) -> list[float]:
+    """Requests whose client was gone, by two metrics."""
     metrics = server.client.get("/metrics").text
-    assert 'mha_native_cancelled_total{why="disconnect"} 2.0' in metrics
-    assert 'mha_native_http_requests_total{path="/embed",status="499"} 2.0' in metrics
+    names = ('cancelled_total{why="disconnect"}', 'http_requests_total{path="/embed",status="499"}')
+    found = [re.search(f"^mha_native_{re.escape(name)} (.+)$", metrics, re.M) for name in names]
+    return [0.0 if each is None else float(each[1]) for each in found]
 
 
 def test_a_server_that_drains_waits_for_its_requests(models: dict[str, Path], gate: Gate) -> None:
     gate.is_open.set()
     with running(Config({"embed": models["embed"]})) as server, ThreadPoolExecutor(2) as pool:
         gate.is_open.clear()
+        gate.entered.clear()
         running_one = pool.submit(server.client.post, "/v1/embeddings", json={"input": "a"})
-        until(lambda: len(server.application.calls) == 1)
+        assert gate.entered.wait(SECONDS)
         drained = asyncio.run_coroutine_threadsafe(server.application.drain(20), server.loop)
         until(lambda: server.service.is_draining)
         for path in ("/v1/embeddings", "/embed"):
@@ -337,14 +375,15 @@ def test_a_server_that_drains_waits_for_its_requests(models: dict[str, Path], ga
         assert server.client.get("/health").status_code == 200
         assert not drained.done()
         gate.is_open.set()
-        assert drained.result(20)
-        assert running_one.result(20).status_code == 200
+        assert drained.result(SECONDS)
+        assert running_one.result(SECONDS).status_code == 200
         server.service.is_draining = False
         gate.is_open.clear()
+        gate.entered.clear()
         late = pool.submit(server.client.post, "/v1/embeddings", json={"input": "a"})
-        until(lambda: len(server.application.calls) == 1)
-        assert asyncio.run_coroutine_threadsafe(server.application.drain(0.1), server.loop).result(20) is False
-        assert (late.result(20).status_code, late.result().headers["connection"]) == (503, "close")
+        assert gate.entered.wait(SECONDS)
+        assert asyncio.run_coroutine_threadsafe(server.application.drain(0.1), server.loop).result(SECONDS) is False
+        assert (late.result(SECONDS).status_code, late.result().headers["connection"]) == (503, "close")
         gate.is_open.set()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -39,11 +39,24 @@ class Running(NamedTuple):
         return self.application.service
 
 
+SECONDS = 60.0  # for waits that end sooner
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 @contextlib.contextmanager
 def served(application: Any, lifespan: Any) -> Iterator[tuple[str, asyncio.AbstractEventLoop]]:
     """Serve an application until the end of the context, with its address and its loop."""
     with listening(("127.0.0.1", 0)) as (listener, url):
-        config = uvicorn.Config(application, lifespan=lifespan, http=LimitedProtocol, log_config=None, ws="none")
+        config = uvicorn.Config(
+            application, lifespan=lifespan, http=LimitedProtocol, log_config=None, ws="none", timeout_keep_alive=75
+        )
         server = uvicorn.Server(config)
         loops: list[asyncio.AbstractEventLoop] = []
 
@@ -54,11 +67,8 @@ def served(application: Any, lifespan: Any) -> Iterator[tuple[str, asyncio.Abstr
         thread = threading.Thread(target=asyncio.run, args=(serve(),))
         thread.start()
         try:
-            end = time.monotonic() + 20
-            while not server.started:
-                assert time.monotonic() < end
-                assert thread.is_alive()
-                time.sleep(0.01)
+            until(lambda: server.started or not thread.is_alive())
+            assert thread.is_alive()
             yield url, loops[0]
         finally:
             server.should_exit = True
@@ -71,10 +81,7 @@ def running(config: Config) -> Iterator[Running]:
     application = Application(config)
     with (
         served(application, "on") as (url, loop),
-        httpx.Client(base_url=url, timeout=20, trust_env=False) as client,
+        httpx.Client(base_url=url, timeout=SECONDS, trust_env=False) as client,
     ):
-        end = time.monotonic() + 20
-        while client.get("/ready").status_code != 200:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: client.get("/ready").status_code == 200)
         yield Running(url, client, application, loop)
