@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ pytest.importorskip("httpx")
 
 import httpx
 import served_models
-from http_server import Running, running
+from http_server import SECONDS, Running, running, until
 
 from mha_native.commands import serve
 from mha_native.server import Config
@@ -93,11 +92,6 @@ def _check_fields(kubernetes: Any, given: Any, kind: str) -> None:
         assert isinstance(given, {"str": str, "int": int, "bool": bool}[kind]), (kind, given)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(Config(served_models.write(tmp_path_factory.mktemp("models")))) as found:
@@ -109,35 +103,41 @@ def proxy(server: Running, tmp_path: Path) -> Iterator[httpx.Client]:
     """A client of nginx, which leads to the server, and to another one that has ended."""
     if shutil.which("nginx") is None or shutil.which("openssl") is None:
         pytest.skip("needs nginx and openssl")
-    port = free_port()
     upstream = server.url.removeprefix("http://")
-    text = TEXTS["nginx.conf"].replace("127.0.0.1:8443", f"127.0.0.1:{port}")
-    text = text.replace("server 127.0.0.1:8080;", f"server 127.0.0.1:{free_port()}; server {upstream};")
-    (tmp_path / "nginx.conf").write_text(text)
-    names = ["-keyout", "key.pem", "-out", "certificate.pem", "-subj", "/CN=localhost"]
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names],
-        cwd=tmp_path, check=True, capture_output=True,
-    )  # fmt: skip
-    command = ["nginx", "-p", str(tmp_path), "-c", "nginx.conf", "-e", "stderr"]
-    tested = subprocess.run([*command, "-t"], capture_output=True, text=True)
-    assert tested.returncode == 0, tested.stderr
-    with open(tmp_path / "log", "w") as log:
-        process = subprocess.Popen([*command, "-g", "daemon off;"], stderr=log)
+    with socket.socket() as ended, socket.socket() as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as nginx does, which listens there, too
+        for each in (ended, own):
+            each.bind(("127.0.0.1", 0))  # for nobody else, as long as it is open
+        nobody, port = (each.getsockname()[1] for each in (ended, own))
+        text = TEXTS["nginx.conf"].replace("127.0.0.1:8443", f"127.0.0.1:{port}")
+        text = text.replace("server 127.0.0.1:8080;", f"server 127.0.0.1:{nobody}; server {upstream};")
+        (tmp_path / "nginx.conf").write_text(text)
+        names = ["-keyout", "key.pem", "-out", "certificate.pem", "-subj", "/CN=localhost"]
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names],
+            cwd=tmp_path, check=True, capture_output=True,
+        )  # fmt: skip
+        command = ["nginx", "-p", str(tmp_path), "-c", "nginx.conf", "-e", "stderr"]
+        tested = subprocess.run([*command, "-t"], capture_output=True, text=True)
+        assert tested.returncode == 0, tested.stderr
+        with open(tmp_path / "log", "w") as log:
+            process = subprocess.Popen([*command, "-g", "daemon off;"], stderr=log)
+        address = f"https://127.0.0.1:{port}"
+        try:
+            with httpx.Client(base_url=address, verify=False, trust_env=False, timeout=SECONDS) as client:
+                until(lambda: _listens(client))
+                yield client
+        finally:
+            process.terminate()
+            process.wait(SECONDS)
+
+
+def _listens(client: httpx.Client) -> bool:
     try:
-        with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=False, trust_env=False, timeout=20) as client:
-            end = time.monotonic() + 10
-            while True:
-                try:
-                    client.get("/health")
-                    break
-                except httpx.ConnectError:
-                    assert time.monotonic() < end
-                    time.sleep(0.02)
-            yield client
-    finally:
-        process.terminate()
-        process.wait(10)
+        client.get("/health")
+    except httpx.ConnectError:
+        return False
+    return True
 
 
 def test_nginx_passes_streams_as_they_come(
@@ -150,7 +150,7 @@ def test_nginx_passes_streams_as_they_come(
     read, steps, is_open = PagedCaches.read, itertools.count(), threading.Event()
 
     def waiting(*arguments: Any) -> Any:
-        assert next(steps) < 3 or is_open.wait(20)
+        assert next(steps) < 3 or is_open.wait(SECONDS)
         return read(*arguments)
 
     monkeypatch.setattr(PagedCaches, "read", waiting)
@@ -167,9 +167,7 @@ def test_nginx_passes_streams_as_they_come(
     assert "".join(pieces) == expected["choices"][0]["text"]
     with proxy.stream("POST", "/v1/completions", json=body) as answer:
         next(answer.iter_lines())
-    end = time.monotonic() + 10
-    while server.application.calls or engine.queued() != (0, 0):  # nginx tells the server that its client is gone
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    # nginx tells the server that its client is gone.
+    until(lambda: not server.application.calls and engine.queued() == (0, 0))
     large = proxy.post("/v1/embeddings", content=b"a" * 2_200_000)
     assert large.status_code == 413

@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ pytest.importorskip("httpx")
 
 import httpx
 import served_models
-from http_server import Running, running
+from http_server import Running, running, until
 from recordings import recording
 
 from mha_native.models import CausalLM, SentenceEncoder, TextClassifier
@@ -190,10 +189,7 @@ def test_texts_of_openai(server: Running, text: CausalLM) -> None:
             return found
 
     assert asyncio.run(several()) == [expected] * 3
-    end = time.monotonic() + 10
-    while server.service.engines["text"].queued() != (0, 0):  # also the text of the client that left
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: server.service.engines["text"].queued() == (0, 0))  # also the text of the client that left
 
 
 def test_cohere(server: Running, models: dict[str, Path]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ pytest.importorskip("jinja2")
 pytest.importorskip("httpx")
 
 import tiny_language_model
-from http_server import Running, running
+from http_server import SECONDS, Running, running, until
 
 from mha_native.models import CausalLM
 from mha_native.server import Config
@@ -47,13 +49,6 @@ def server(directory: Path) -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def model(directory: Path) -> CausalLM:
     return CausalLM.from_pretrained(directory)
-
-
-def until(condition: Any) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def events(server: Running, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -140,7 +135,8 @@ def test_conversations_are_those_of_the_model(server: Running, model: CausalLM) 
     assert (usage["choices"], usage["usage"]["completion_tokens"], first["usage"]) == ([], 12, None)
     text = server.client.get("/metrics").text
     assert 'vllm:request_success_total{finished_reason="length",model_name="tiny"}' in text
-    assert 'vllm:kv_cache_usage_perc{model_name="tiny"} 0.0' in text
+    free = 'vllm:kv_cache_usage_perc{model_name="tiny"} 0.0'
+    until(lambda: free in server.client.get("/metrics").text)  # the step of the last token ends after the answer
     after = _counts(text)
     new = {name: after[name] - before.get(name, 0) for name in after}
     assert (new["request_prefill_time_seconds"], new["request_generation_tokens"]) == (2, 2)
@@ -207,7 +203,7 @@ def test_a_client_that_leaves_frees_its_pages(server: Running, monkeypatch: pyte
 
     def waiting(*arguments: Any) -> Any:
         entered.release()
-        assert is_open.acquire(timeout=20)
+        assert is_open.acquire(timeout=SECONDS)
         return read(*arguments)
 
     monkeypatch.setattr(PagedCaches, "read", waiting)
@@ -221,26 +217,37 @@ def test_a_client_that_leaves_frees_its_pages(server: Running, monkeypatch: pyte
         for _ in range(steps):
             is_open.release()
         for _ in range(steps + 1):
-            assert entered.acquire(timeout=20)
+            assert entered.acquire(timeout=SECONDS)
         before = batcher.statistics.steps
         connection.close()
         calls = server.application.calls
-        until(lambda: all(call.why_stopped == "disconnect" for call in calls))  # noqa: B023
+        until(lambda: all(call.why_stopped == "disconnect" for call in list(calls)))  # noqa: B023
         is_open.release()
         until(lambda: batcher.statistics.running == 0 and not batcher.statistics.used_pages)
         assert batcher.statistics.steps - before <= 2
     until(lambda: not server.application.calls)
 
 
-def test_streams_at_the_end_of_the_server(directory: Path) -> None:
+def test_streams_at_the_end_of_the_server(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, is_open, steps = PagedCaches.read, threading.Event(), itertools.count()
+
+    def waiting(*arguments: Any) -> Any:
+        assert next(steps) < 3 or is_open.wait(SECONDS)
+        time.sleep(0.001)  # 390 tokens take longer than the timeout below
+        return read(*arguments)
+
     with running(Config({"tiny": directory})) as server:
+        monkeypatch.setattr(PagedCaches, "read", waiting)
         body = {"prompt": "a", "max_tokens": 390, "ignore_eos": True, "stream": True}
         with server.client.stream("POST", "/v1/completions", json=body) as answer:
             lines = answer.iter_lines()
             assert '"text_completion"' in next(lines)
-            assert server.application.abort() == 1
+            aborted: Future[int] = Future()
+            server.loop.call_soon_threadsafe(lambda: aborted.set_result(server.application.abort()))
+            assert aborted.result(SECONDS) == 1
             rest = [line for line in lines if line]
         assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "not_ready"
+        is_open.set()
         late = server.client.post(
             "/v1/completions", json=body | {"stream": False}, headers={"x-request-timeout": "0.02"}
         )

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ pytest.importorskip("httpx")
 import httpx
 import tiny_bert
 import tiny_language_model
-from http_server import Running, running, served
+from http_server import SECONDS, Running, running, served, until
 
 from mha_native.models import CausalLM
 from mha_native.server import Config, calls, connections, engines
@@ -57,7 +57,7 @@ def server(model: Path) -> Iterator[Running]:
 
 def connect(url: str, data: bytes = b"") -> socket.socket:
     host, port = url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=20)
+    connection = socket.create_connection((host, int(port)), timeout=SECONDS)
     connection.sendall(data)
     return connection
 
@@ -71,24 +71,23 @@ def rest(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def ask(connection: socket.socket) -> int:
     """Send a request, take the whole answer, and return its status."""
     connection.sendall(REQUEST)
     head, body = b"", b""
     while b"\r\n\r\n" not in head:
-        head += connection.recv(65536)
+        head += _received(connection)
     head, _, body = head.partition(b"\r\n\r\n")
     length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
     while len(body) < length:
-        body += connection.recv(65536)
+        body += _received(connection)
     return status(head)
+
+
+def _received(connection: socket.socket) -> bytes:
+    part = connection.recv(65536)
+    assert part, "the server has closed the connection"
+    return part
 
 
 def status(answer: bytes) -> int:
@@ -110,7 +109,8 @@ def test_slow_senders_are_cut_off(server: Running, monkeypatch: pytest.MonkeyPat
     assert ask(again) == 200
     time.sleep(0.3)
     again.sendall(b"P")
-    assert server.client.post("/v1/embeddings", content=BODY).status_code == 200
+    with connect(server.url) as other:
+        assert ask(other) == 200  # which is sent at once
     for sent, expected in cut.items():
         assert status(rest(open_ones[sent])) == expected, sent
     assert status(rest(again)) == 408
@@ -129,7 +129,7 @@ def test_a_client_that_takes_no_data_is_cut_off(monkeypatch: pytest.MonkeyPatch)
     with served(application, "off") as (url, _):
         begin = time.monotonic()
         connection = connect(url, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert ended.wait(20)
+        assert ended.wait(SECONDS)
         assert time.monotonic() - begin > 0.2
         assert len(rest(connection)) < 1000 << 16
 
@@ -155,7 +155,7 @@ def test_a_stream_that_stands_still_ends(monkeypatch: pytest.MonkeyPatch) -> Non
         call.end()
         await asyncio.sleep(0)
 
-    asyncio.run(asyncio.wait_for(run(), 5))
+    asyncio.run(asyncio.wait_for(run(), 15))
     assert stopped == ["slow_client"]
 
 
@@ -166,6 +166,7 @@ def test_idle_connections_cost_little(server: Running) -> None:
     try:
         before = memory(os.getpid())
         idle = [connect(server.url) for _ in range(count)]
+        until(lambda: num_files() >= 2 * count)  # the server has taken them
         begin, used = time.monotonic(), time.process_time()
         assert server.client.post("/v1/embeddings", content=BODY).status_code == 200
         assert time.monotonic() - begin < 5
@@ -175,6 +176,7 @@ def test_idle_connections_cost_little(server: Running) -> None:
             assert ask(connection) == 200
         for connection in idle:
             connection.close()
+        until(lambda: num_files() < min(count, soft))  # the limit below counts those of the server, too
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -193,6 +195,10 @@ def test_connections_over_the_limit_are_refused(server: Running, monkeypatch: py
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def num_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 def memory(process: int) -> int:
@@ -246,9 +252,8 @@ def test_disconnects_at_random_points(server: Running) -> None:
             time.sleep(rng.choice([0, 0, 0.001]))
             if rng.random() < 0.5:  # a reset instead of an end
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    until(lambda: not server.application.calls)
-    assert server.service.engines["tiny"].queued() == (0, 0)
-    assert server.client.post("/v1/embeddings", content=BODY).status_code == 200
+    assert server.client.post("/v1/embeddings", content=BODY).status_code == 200  # taken after all of them
+    until(lambda: not server.application.calls and server.service.engines["tiny"].queued() == (0, 0))
 
 
 def test_texts_without_pages_and_steps_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +292,7 @@ def test_a_language_model_that_is_opened_again_leaves_memory(tmp_path: Path) -> 
         body = {"prompt": "a", "max_tokens": 3, "stream": True}
         assert server.client.post("/v1/completions", json=body).status_code == 200
         opened = server.service.open("text", server.service.config.model("text"))
-        asyncio.run_coroutine_threadsafe(opened, server.loop).result(20)
+        asyncio.run_coroutine_threadsafe(opened, server.loop).result(SECONDS)
         until(lambda: gc.collect() >= 0 and old() is None)
 
 
@@ -315,7 +320,7 @@ def test_a_log_that_nobody_reads(model: Path) -> None:
             for _ in range(800):  # of some 200 bytes in the log; a pipe holds 65,536
                 assert ask(connection) == 200
         server.send_signal(signal.SIGTERM)
-        assert server.wait(20) == 0
+        assert server.wait(SECONDS) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
@@ -361,14 +366,16 @@ def test_a_request_is_no_garbage(server: Running) -> None:
 
 
 def test_a_second_signal_ends_at_once(model: Path) -> None:
-    with process("--model", str(model)) as (server, url):
-        slow = connect(url, HEAD + b"Content-Length: 9\r\n\r\n{")  # a request that is not complete
-        server.send_signal(signal.SIGTERM)
-        end = time.monotonic() + 20
-        while status(rest(connect(url, b"GET /ready HTTP/1.0\r\n\r\n"))) != 503:
-            assert time.monotonic() < end
-        begin = time.monotonic()
-        server.send_signal(signal.SIGTERM)
-        server.wait(20)
-        assert time.monotonic() - begin < 3
-        slow.close()
+    def ends() -> float:
+        """Seconds from the second signal to the end."""
+        with process("--model", str(model)) as (server, url):
+            slow = connect(url, HEAD + b"Content-Length: 9\r\n\r\n{")  # a request that is not complete
+            server.send_signal(signal.SIGTERM)
+            until(lambda: status(rest(connect(url, b"GET /ready HTTP/1.0\r\n\r\n"))) == 503)
+            begin = time.monotonic()
+            server.send_signal(signal.SIGTERM)
+            server.wait(SECONDS)
+            slow.close()
+            return time.monotonic() - begin
+
+    assert any(ends() < 3 for _ in range(3))  # other processes may take the processor for longer

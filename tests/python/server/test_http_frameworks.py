@@ -144,7 +144,7 @@ def test_hugging_face_hub(
     server: Running, models: dict[str, Path], embeddings: np.ndarray[Any, Any], reply: str
 ) -> None:
     hub = pytest.importorskip("huggingface_hub")
-    client = hub.InferenceClient(model=server.url, token="key", timeout=20)
+    client = hub.InferenceClient(model=server.url, token="key", timeout=60)
     assert same(client.feature_extraction(TEXTS[0]), embeddings[:1])
     whole = client.feature_extraction(TEXTS[0], normalize=False, truncate=True, truncation_direction="right")
     encoder = SentenceEncoder.from_pretrained(models["embed"])

@@ -28,7 +28,7 @@ import tiny_classifiers
 import tiny_generators
 import tiny_language_model
 import tiny_sparse
-from http_server import Running, running
+from http_server import Running, running, until
 
 from mha_native.models import SentenceEncoder, Seq2SeqLM, SparseEncoder, TokenClassifier
 from mha_native.sentence_transformers import CrossEncoder
@@ -349,10 +349,7 @@ def test_a_model_that_has_ended_is_freed(copies: dict[str, Path], monkeypatch: p
         del engine
         try:
             assert server.client.delete("/admin/models/write", headers=headers).status_code == 200
-            end = time.monotonic() + 20
-            while alive() is not None:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+            until(lambda: alive() is None)
         finally:
             gc.unfreeze()
 

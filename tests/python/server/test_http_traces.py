@@ -22,7 +22,7 @@ pytest.importorskip("opentelemetry.sdk")
 
 import httpx
 import served_models
-from http_server import Running, running
+from http_server import SECONDS, Running, running
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -138,16 +138,17 @@ def test_a_process_that_the_variables_ask(models: dict[str, Path]) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=own) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[1]
-        assert httpx.post(f"{url}/embed", json={"inputs": "a"}, trust_env=False).status_code == 200
+        found = httpx.post(f"{url}/embed", json={"inputs": "a"}, trust_env=False, timeout=SECONDS)
+        assert found.status_code == 200
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, out) == (0, "")
     begin = err.index('{\n    "name": "tokenize"')
-    decoder, found = json.JSONDecoder(), []
+    decoder, spans = json.JSONDecoder(), []
     while begin < len(err) and err[begin] == "{":
         value, begin = decoder.raw_decode(err, begin)
-        found.append(value)
+        spans.append(value)
         begin += len(err[begin:]) - len(err[begin:].lstrip())
-    assert [value["name"] for value in found] == ["tokenize", "queue", "model", "POST /embed"]
-    attributes = found[-1]["resource"]["attributes"]
+    assert [value["name"] for value in spans] == ["tokenize", "queue", "model", "POST /embed"]
+    attributes = spans[-1]["resource"]["attributes"]
     assert (attributes["service.name"], attributes["deployment"]) == ("mha_native", "test")

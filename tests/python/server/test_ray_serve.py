@@ -63,7 +63,7 @@ def url(models: dict[str, Path]) -> Iterator[str]:
 
 
 def client(url: str) -> httpx.Client:
-    return httpx.Client(base_url=url, timeout=30, trust_env=False)
+    return httpx.Client(base_url=url, timeout=60, trust_env=False)
 
 
 def replicas() -> list[str]:
@@ -75,7 +75,7 @@ def replicas() -> list[str]:
 def counts(server: httpx.Client) -> dict[str, float]:
     """The embeddings that each of two replicas has answered, by the time at which its process began."""
     found: dict[str, float] = {}
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while len(found) < 2:
         assert time.monotonic() < end
         told = server.get("/metrics").text
@@ -111,10 +111,12 @@ def test_no_request_is_lost_with_a_replica(url: str, models: dict[str, Path]) ->
     asked = [f"the dog {word}" for word in "abcdefghijklmnopqrstuvwxyz"] * 8
     expected = SentenceEncoder.from_pretrained(models["embed"]).encode(asked)
     before, failed, under_way = set(replicas()), Counter[Any](), threading.Event()
+    is_killed = threading.Event()
 
     def embedding(text: str) -> np.ndarray[Any, Any]:
         with client(url) as server:
-            for _ in range(200):
+            num_failed = 0
+            while num_failed < 200:
                 try:
                     found = server.post("/v1/embeddings", json={"input": text})
                     status: Any = found.status_code
@@ -122,22 +124,28 @@ def test_no_request_is_lost_with_a_replica(url: str, models: dict[str, Path]) ->
                     status = type(error).__name__
                 if status == 200:
                     under_way.set()
+                    if not is_killed.is_set():
+                        continue  # so that requests are under way all the time
                     return np.array(found.json()["data"][0]["embedding"], np.float32)
                 assert not isinstance(status, int) or status >= 500
                 failed[status] += 1
+                num_failed += 1
                 time.sleep(0.05)
         raise AssertionError(f"no answer: {failed}")
 
     with ThreadPoolExecutor(8) as pool:
         answers = [pool.submit(embedding, text) for text in asked]
-        assert under_way.wait(30)
+        assert under_way.wait(60)
         begin = time.monotonic()
-        ray.kill(ray.get_actor(min(before), namespace="serve"))
-        assert not all(answer.done() for answer in answers)
+        try:
+            ray.kill(ray.get_actor(min(before), namespace="serve"))
+            assert not any(answer.done() for answer in answers)
+        finally:
+            is_killed.set()
         found = [answer.result() for answer in answers]
     assert np.array_equal(found, expected)
     while len(replicas()) < 2 or min(before) in replicas():  # another takes its place
-        assert time.monotonic() - begin < 60
+        assert time.monotonic() - begin < 180
         time.sleep(0.1)
     print(f"failed before their retries: {dict(failed)}; a new replica after {time.monotonic() - begin:.1f} s")
 
