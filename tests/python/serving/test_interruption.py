@@ -112,9 +112,10 @@ def test_a_request_cancelled_before_and_one_that_fails(long: Long, model: Senten
     """The rest of a batch is computed when its first half has failed, or was cancelled meanwhile."""
     compute, long.is_long = long._compute, False
     expected = model.encode("the cat")
-    is_open = threading.Event()
+    has_begun, is_open = threading.Event(), threading.Event()
 
     def fails(call_model: Any, texts: Any, num_threads: Any) -> Any:
+        has_begun.set()
         assert is_open.wait(SECONDS)
         if any(len(text.ids) == 17 for text in texts):
             requests[0].cancel()
@@ -123,7 +124,8 @@ def test_a_request_cancelled_before_and_one_that_fails(long: Long, model: Senten
 
     long._compute = fails
     with EncodeBatcher(model, target_seconds=1.0) as batcher:
-        batcher.submit("a")  # the others wait for it, and are a batch
+        batcher.submit("a")
+        assert has_begun.wait(SECONDS)  # the others wait for it, and are a batch
         requests = [batcher.submit(text) for text in ("the dog", "the " * 15, "the cat", "the cat")]
         is_open.set()
         assert [request.result(SECONDS).tobytes() for request in requests[2:]] == [expected.tobytes()] * 2
