@@ -55,8 +55,8 @@ def handled() -> Iterator[list[float]]:
 
 def _interrupt(call: Callable[[], object]) -> None:
     start = time.monotonic()
-    signal.setitimer(signal.ITIMER_REAL, DELAY)
     with pytest.raises(Interrupted):
+        signal.setitimer(signal.ITIMER_REAL, DELAY)
         call()
     assert time.monotonic() - start < DELAY + SOON
 
@@ -176,9 +176,10 @@ def test_a_handler_that_raises_nothing_changes_nothing(handled: list[float]) -> 
     def handle(_number: int, _frame: Any) -> None:  # it may compute, too
         assert_same_bits(mha.scaled_dot_product_attention(small, small, small, num_threads=2), expected_small)
         handled.append(time.monotonic())
+        signal.setitimer(signal.ITIMER_REAL, 0.03)  # the next one: handlers that wait for each other would not end
 
     signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)
+    signal.setitimer(signal.ITIMER_REAL, 0.03)
     end = time.monotonic() + 0.5
     while time.monotonic() < end:
         assert_same_bits(mha.scaled_dot_product_attention(x, x, x, num_threads=2), expected)
@@ -208,9 +209,9 @@ def test_calls_of_other_threads_go_on(handled: list[float]) -> None:
 def test_control_c_is_a_keyboard_interrupt() -> None:
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)  # that of SIGINT in a program
     try:
-        signal.setitimer(signal.ITIMER_REAL, DELAY)
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, DELAY)
             _attention(2)
         assert time.monotonic() - start < DELAY + SOON
     finally:
