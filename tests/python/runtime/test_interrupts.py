@@ -53,11 +53,14 @@ def handled() -> Iterator[list[float]]:
     signal.signal(signal.SIGALRM, before)
 
 
-def _interrupt(call: Callable[[], object]) -> None:
-    start = time.monotonic()
-    with pytest.raises(Interrupted):
+def _interrupt(call: Callable[[], object], error: type[BaseException] = Interrupted) -> None:
+    def interrupted() -> None:
         signal.setitimer(signal.ITIMER_REAL, DELAY)
         call()
+
+    start = time.monotonic()
+    with pytest.raises(error):
+        interrupted()
     assert time.monotonic() - start < DELAY + SOON
 
 
@@ -209,10 +212,6 @@ def test_calls_of_other_threads_go_on(handled: list[float]) -> None:
 def test_control_c_is_a_keyboard_interrupt() -> None:
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)  # that of SIGINT in a program
     try:
-        start = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            signal.setitimer(signal.ITIMER_REAL, DELAY)
-            _attention(2)
-        assert time.monotonic() - start < DELAY + SOON
+        _interrupt(lambda: _attention(2), KeyboardInterrupt)
     finally:
         signal.signal(signal.SIGALRM, before)
