@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import TracebackType
 
 import pytest
@@ -47,15 +46,6 @@ class Terminal:
             self.read_more()
         begin, self._place = self._place, found + len(text)
         return self.shown[begin : self._place]
-
-    def wait_for_sleep(self) -> None:
-        """Wait until the process waits for a key: before that call of the system, a signal would stay pending in it."""
-        stat, looks, deadline = Path(f"/proc/{self.process.pid}/stat"), 0, time.monotonic() + 60
-        while looks < 10:
-            time.sleep(0.05)
-            is_asleep = not stat.exists() or stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "S"
-            looks = looks + 1 if is_asleep else 0
-            assert time.monotonic() < deadline
 
     def type(self, text: str) -> None:
         os.write(self._end, text.encode())
