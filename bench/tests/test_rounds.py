@@ -14,6 +14,7 @@ from mha_native_bench.cases.case import Array, Case
 from mha_native_bench.cases.inputs import make_inputs
 from mha_native_bench.cases.oracle import oracle
 from mha_native_bench.contenders import Ours, Program
+from mha_native_bench.measure import rounds
 from mha_native_bench.measure.rounds import (
     ROUNDS_OF_ALL,
     SLOW_PEER,
@@ -74,7 +75,8 @@ def test_programs_take_turns() -> None:
     assert shares == pytest.approx([1 / 3, 2 / 3, 1])
 
 
-def test_a_turn_waits_until_threads_sleep() -> None:
+def test_a_turn_waits_until_threads_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "REST_SECONDS", 0.05)  # on a busy machine a thread that spins may wait for 5 ms
     stop = threading.Event()
 
     def spin() -> None:

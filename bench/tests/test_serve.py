@@ -39,8 +39,9 @@ def against(statuses: list[int], seconds: float, run: Callable[[str], Awaitable[
 
 def test_closed_and_open_loops() -> None:
     found = against([200], 0.02, lambda url: closed_loop(url, "/a", [b"{}"], 4, 0.3))
-    assert 0.02 <= found.quantile(0.5) < 0.2
-    assert 20 <= found.rate <= 4 / 0.02
+    assert found.quantile(0.5) >= 0.02
+    assert 4 / found.seconds <= found.rate <= 4 / 0.02
+    assert 1.5 < sum(found.times) / found.seconds <= 4  # clients that ask at once, also where this process has to wait
     found = against([200, 429], 0.05, lambda url: open_loop(url, "/a", [b"{}"], 200, 0.4))
     assert 30 < len(found.statuses) < 160  # 80 on average: more than the answers of a few clients in turns
     assert {200, 429} == set(found.statuses)

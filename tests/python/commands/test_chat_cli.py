@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ pytest.importorskip("jinja2")
 
 import gguf_files
 import tiny_language_model
+from asleep import wait_until_asleep
 from command_line import assert_refused, run
 from terminal import Terminal
 
@@ -79,7 +79,7 @@ def test_an_interrupt_ends_only_the_answer(tmp_path: Path) -> None:
     directory = str(tiny_language_model.write(tmp_path / "long", n_positions=100_000))
     with Terminal("chat", "--model", directory, "--max-new-tokens", "99999") as terminal:
         assert "/help" in terminal.wait_for("> ")
-        time.sleep(0.5)  # a signal between the prompt and the call that waits for a key stays pending
+        wait_until_asleep(terminal.process.pid)
         terminal.interrupt()
         assert "Ctrl-D ends" in terminal.wait_for("> ")
         for question in ("the", "a the"):

@@ -15,6 +15,7 @@ import pytest
 import tiny_bert
 import tiny_classifiers
 import tiny_language_model
+from asleep import wait_until_asleep
 from command_line import assert_refused
 
 COMMANDS = ["info", "demo", "embed", "embed --explain", "--help", "embed --help", "--cmake-dir"]
@@ -112,7 +113,7 @@ def test_an_interrupt_leaves_nothing_behind(name: str, directories: dict[str, st
         open(pipe, "wb", buffering=0) as lines,
     ):  # opened as soon as the command opens it
         lines.write(b"the dog\n")
-        time.sleep(0.3)  # while it reads its model, or waits for more lines
+        wait_until_asleep(process.pid)  # and waits for more lines
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", "mha_native: interrupted\n")
@@ -134,7 +135,7 @@ def test_an_interrupted_selftest_ends_its_processes_and_says_so_once() -> None:
         for line in process.stdout:
             if not line.strip():  # behind it come the instruction sets, each in a process of its own
                 break
-        time.sleep(0.3)
+        wait_until_asleep(process.pid)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "mha_native: interrupted\n")
@@ -220,6 +221,7 @@ class _Running:
             assert self.process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
+        wait_until_asleep(self.process.pid)
 
     def end(self) -> tuple[int, str, str]:
         # Its standard input stays open, so that nothing but the signal ends it.
@@ -276,7 +278,7 @@ def test_a_signal_while_the_reader_sleeps(directory: str, tmp_path: Path) -> Non
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.read(1) == b"{"
-        time.sleep(0.5)  # for the pipe to fill up
+        wait_until_asleep(process.pid)  # the pipe is full
         process.terminate()
         assert process.wait(20) == 143
         process.kill()

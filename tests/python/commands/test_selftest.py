@@ -92,23 +92,28 @@ def test_what_is_wrong_is_found(
 
 
 @pytest.mark.parametrize(
-    ("program", "words"),
+    ("program", "words", "seconds"),
     [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "ended by SIGILL"),
-        ("import sys; sys.exit(3)", "ended with exit code 3"),
-        ("print('half of it', flush=True); import time; time.sleep(60)", "half of it"),
-        ("raise SystemExit(1)", "Please report it"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "ended by SIGILL", 120),
+        ("import sys; sys.exit(3)", "ended with exit code 3", 120),
+        ("print('half of it', flush=True); import time; time.sleep(600)", "half of it", 5),
+        ("raise SystemExit(1)", "Please report it", 120),
     ],
 )
 def test_a_process_that_does_not_come_to_its_end(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, words: str
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    program: str,
+    words: str,
+    seconds: int,
 ) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!{sys.executable}\n{program}\n", encoding="utf-8")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(selftest, "available_isas", lambda: (ISA,))
-    monkeypatch.setattr(selftest, "_LONGEST_SECONDS", 2)
+    monkeypatch.setattr(selftest, "_LONGEST_SECONDS", seconds)
     assert selftest.run(Namespace(isa=None)) == 1
     out = capfd.readouterr().out
     assert words in out
