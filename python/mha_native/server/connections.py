@@ -43,6 +43,16 @@ class LimitedProtocol(_Protocol):
     _headers_timer: asyncio.TimerHandle | None = None
     _stalled_timer: asyncio.TimerHandle | None = None
     _num_bytes = 0  # of headers so far
+    _cycles: tuple[Any, ...] = ()  # requests without a whole answer, and the last request
+
+    @property
+    def cycle(self) -> Any:
+        """The last request. uvicorn keeps no others, and tells this one alone when the connection is lost."""
+        return self._cycles[-1] if self._cycles else None
+
+    @cycle.setter
+    def cycle(self, new: Any) -> None:
+        self._cycles = () if new is None else (*(each for each in self._cycles if not each.response_complete), new)
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -74,6 +84,9 @@ class LimitedProtocol(_Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        for each in self._cycles:  # an answer to a client that has sent another request and left
+            each.disconnected = each.disconnected or not each.response_complete
+            each.message_event.set()
         self._unset_keepalive_if_required()
         self._stop_headers()
         self._stop_stalled()

@@ -48,6 +48,7 @@ class Metrics:
             "mha_native_http_requests", "Requests by path and status.", ("path", "status"), registry=registry
         )
         self._cancelled = Counter("mha_native_cancelled", "Requests without an answer.", ("why",), registry=registry)
+        self._of_models: list[Counter | Histogram] = []  # whose first label is the name of a model
         self._seconds = self._histogram("mha_native_http_request_seconds", "Time of requests.")
         self._duration = self._histogram("te_request_duration", "Time of requests for texts.")
         self._times = {
@@ -73,16 +74,13 @@ class Metrics:
         )
         self._prompt_length = self._histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", _SIZES, labels)
         self._new_length = self._histogram("vllm:request_generation_tokens", "New tokens of a text.", _SIZES, labels)
-        self._ends = Counter(
-            *("vllm:request_success", "Texts by the reason of their end.", (*labels, "finished_reason")),
-            registry=registry,
+        self._ends = self._counter(
+            *("vllm:request_success", "Texts by the reason of their end.", (*labels, "finished_reason"))
         )
-        self._prompt = Counter("vllm:prompt_tokens", "Tokens of prompts.", labels, registry=registry)
-        self._new = Counter("vllm:generation_tokens", "New tokens.", labels, registry=registry)
+        self._prompt = self._counter("vllm:prompt_tokens", "Tokens of prompts.", labels)
+        self._new = self._counter("vllm:generation_tokens", "New tokens.", labels)
         labels = ("model",)
-        self._sound = Counter(
-            "mha_native_audio_seconds", "Seconds of sound with a transcript.", labels, registry=registry
-        )
+        self._sound = self._counter("mha_native_audio_seconds", "Seconds of sound with a transcript.", labels)
         self._sound_waited = self._histogram("mha_native_audio_queue_seconds", "Time in the queue.", labels=labels)
         self._sound_computed = self._histogram(
             "mha_native_audio_compute_seconds", "Time of transcripts.", labels=labels
@@ -92,7 +90,24 @@ class Metrics:
     def _histogram(
         self, name: str, about: str, buckets: tuple[float, ...] = _DURATIONS, labels: tuple[str, ...] = ()
     ) -> Histogram:
-        return Histogram(name, about, labels, registry=self._registry, buckets=buckets)
+        found = Histogram(name, about, labels, registry=self._registry, buckets=buckets)
+        if labels:
+            self._of_models.append(found)
+        return found
+
+    def _counter(self, name: str, about: str, labels: tuple[str, ...]) -> Counter:
+        found = Counter(name, about, labels, registry=self._registry)
+        self._of_models.append(found)
+        return found
+
+    def forget(self, name: str) -> None:
+        """Drop the numbers of a model that has ended: those of every name that a model ever had would stay."""
+        for metric in self._of_models:
+            samples = [sample for family in metric.collect() for sample in family.samples]
+            labels = {tuple(value for label, value in each.labels.items() if label != "le") for each in samples}
+            for values in labels:
+                if values[0] == name:
+                    metric.remove(*values)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Count an answer. `path` is the one of the endpoint, without data of the client."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -184,10 +185,13 @@ def _quick_switches() -> Iterator[None]:
 def _settle() -> None:
     """Keep what is there now out of the collections of garbage: the oldest generation, with all modules and models,
     would stop the loop for a tenth of a second. Garbage is collected before, such as models that have ended: it would
-    be kept, too."""
+    be kept, too. The memory of these goes back to the system: the C library keeps what lies between blocks in use, and
+    threads of later models take other memory."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # not in musl
+        trim(ctypes.c_size_t(0))
 
 
 @contextlib.contextmanager

@@ -120,6 +120,8 @@ class Service:
                 await asyncio.sleep(0.02)
             await asyncio.to_thread(engine.close)
             del self._old[engine]
+            if engine.name not in self.engines:  # in a later turn of the loop than the notes of its last request
+                self.metrics.forget(engine.name)
             # Later: this function, and for a moment the thread that has closed the model, still keep it.
             asyncio.get_running_loop().call_later(1.0, self.on_models)
 

@@ -31,10 +31,12 @@ pytest.importorskip("httpx")
 import httpx
 import tiny_bert
 import tiny_language_model
+import uvicorn
 from http_server import SECONDS, Running, running, served, until
 
 from mha_native.models import CausalLM
 from mha_native.server import Config, calls, connections, engines
+from mha_native.server.application import Application
 from mha_native.server.calls import Answer, Call, ClientGone
 from mha_native.serving import Batcher
 from mha_native.serving._paged_caches import PagedCaches
@@ -132,6 +134,44 @@ def test_a_client_that_takes_no_data_is_cut_off(monkeypatch: pytest.MonkeyPatch)
         assert ended.wait(SECONDS)
         assert time.monotonic() - begin > 0.2
         assert len(rest(connection)) < 1000 << 16
+
+
+def test_a_client_of_two_requests_that_leaves_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """uvicorn tells the second request alone, and the connection of uvloop refuses the rest of the first answer."""
+    uvloop = pytest.importorskip("uvloop")
+    application, state = Application(Config({"a": "a"})), uvicorn.server.ServerState()
+
+    async def run() -> None:
+        left = asyncio.Event()
+
+        async def late(scope: Any, receive: Any, send: Any) -> None:
+            async def send_later(message: Any) -> None:
+                await left.wait()
+                await asyncio.sleep(0.05)
+                await send(message)
+
+            await application(scope, receive, send_later)
+
+        config = uvicorn.Config(late, http=connections.LimitedProtocol, lifespan="off", log_config=None)
+        config.load()
+        listener = await asyncio.get_running_loop().create_server(
+            lambda: connections.LimitedProtocol(config, state, {}), "127.0.0.1", 0
+        )
+        async with listener:
+            _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+            # The answer does not wait for the body, whose rest the server reads before it ends the answer.
+            writer.write(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\na")
+            writer.write(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            while not application.calls:
+                await asyncio.sleep(0.01)
+            writer.close()
+            await writer.wait_closed()
+            left.set()
+            while application.calls or state.tasks:
+                await asyncio.sleep(0.01)
+
+    uvloop.run(asyncio.wait_for(run(), 20))
+    assert not caplog.records
 
 
 def test_a_stream_that_stands_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:

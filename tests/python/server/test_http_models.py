@@ -343,13 +343,19 @@ def test_a_model_that_has_ended_is_freed(copies: dict[str, Path], monkeypatch: p
         server.service.on_models = _settle
         body = {"model": "write", "prompt": "the", "max_tokens": 2}
         assert server.client.post("/v1/completions", json=body).status_code == 200
+        old = weakref.ref(server.service.engines["write"])
+        assert server.client.post("/admin/models/write", headers=headers).status_code == 200  # in its own place
         engine = server.service.engines["write"]
+        while old() in server.service._old:
+            time.sleep(0.01)
+        assert 'vllm:generation_tokens_total{model_name="write"} 2.0' in server.client.get("/metrics").text
         engine.itself = engine  # type: ignore[union-attr]
         alive = weakref.ref(engine)
         del engine
         try:
             assert server.client.delete("/admin/models/write", headers=headers).status_code == 200
             until(lambda: alive() is None)
+            assert "write" not in server.client.get("/metrics").text
         finally:
             gc.unfreeze()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -93,6 +94,24 @@ def test_a_model_that_has_ended_is_collected_and_the_others_are_never_gone_throu
         assert alive() is None
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library has no malloc_trim")
+def test_memory_of_a_model_that_has_ended_goes_back_to_the_system() -> None:
+    blocks = [b"a" * (64 << 10) for _ in range(2000)]
+    last = blocks.pop()  # after all others in memory, which the C library therefore keeps
+    del blocks
+    before = _resident_pages()
+    try:
+        _settle()
+    finally:
+        gc.unfreeze()
+    assert (before - _resident_pages()) * os.sysconf("SC_PAGE_SIZE") > 100e6
+    del last
+
+
+def _resident_pages() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])
 
 
 def test_every_request_is_answered_around_sigterm(model: Path) -> None:
