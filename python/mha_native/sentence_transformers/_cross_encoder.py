@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from ..models.heads.labels import apply_function
 from ..models.heads.score_activation import read_activation
 from ..models.heads.token_ranker import TokenRanker, is_token_ranker, load_token_ranker
 from ..models.text.inputs import check_text
-from ..models.text.prompts import read_settings
+from ..models.text.prompts import Prompts, read_settings
 from ..models.text.text_call import TextCall, text_call
 from ..models.text.tokens_of_texts import ReadsTexts
-from ._arguments import find_model, read_arguments
+from ._arguments import Formats
 from ._model import Model, Pool, check_processes
 from ._tensors import as_array, as_tensor, results
 
@@ -91,6 +92,8 @@ class CrossEncoder(ReadsTexts, Model):
     [['corpus_id', 'score', 'text']]
     """
 
+    _ORGANIZATION = "cross-encoder"
+    _classifier: Classifier | TokenRanker
     activation_fn: Callable[[Any], Any]
 
     def __init__(
@@ -117,34 +120,25 @@ class CrossEncoder(ReadsTexts, Model):
         activation_fn: Callable[[Any], Any] | None = None,
         keep_in_fp32_modules: Sequence[str] | None = None,
     ) -> None:
-        function = type(self).__name__
-        kwargs = (model_kwargs, tokenizer_kwargs if processor_kwargs is None else processor_kwargs, config_kwargs)
-        formats, most_tokens = read_arguments(function, modules, device, backend, *kwargs)
         if activation_fn is not None:
-            _check_callable(function, activation_fn)
-        source = (model_name_or_path, cache_folder, revision, local_files_only, token)
-        directory = find_model(function, *source, organization="cross-encoder")
-        with in_the_name_of(function):
-            stored = formats.dtype, formats.weight_dtype
-            classifier: Classifier | TokenRanker
-            if is_token_ranker(directory):
-                classifier = load_token_ranker(function, directory, *stored)
-            else:
-                classifier = load_classifier(function, directory, TEXTS, *stored)
-            known = read_settings(directory, "CrossEncoder").prompts
-            count = len(classifier.labels.names)
-            if activation_fn is None:
-                activation_fn = activation_of(read_activation(directory, classifier.folder / "config.json", count))
-        if num_labels is not None and num_labels != count:
-            raise ValueError(f"{function}: num_labels must be {count}, as in the model; got {shown(num_labels)}")
-        self._classifier = classifier
-        self.activation_fn = activation_fn
-        self._set_prompts(function, prompts, default_prompt_name, known)
-        if max_length is not None:
-            self.max_length = max_length
-        elif most_tokens is not None:
-            with in_the_name_of(function, max_seq_length="model_max_length"):
-                self.max_seq_length = most_tokens
+            _check_callable(type(self).__name__, activation_fn)
+            self.activation_fn = activation_fn
+        self._open(locals())
+        if num_labels is not None and num_labels != self.num_labels:
+            name = type(self).__name__
+            raise ValueError(f"{name}: num_labels must be {self.num_labels}, as in the model; got {shown(num_labels)}")
+
+    def _load(self, directory: Path, formats: Formats) -> Prompts:
+        function = type(self).__name__
+        known = read_settings(directory, "CrossEncoder").prompts
+        if is_token_ranker(directory):
+            self._classifier = load_token_ranker(function, directory, *formats)
+        else:
+            self._classifier = load_classifier(function, directory, TEXTS, *formats)
+        if not hasattr(self, "activation_fn"):  # else the one in the files does not count
+            path = self._classifier.folder / "config.json"
+            self.activation_fn = activation_of(read_activation(directory, path, self.num_labels))
+        return known
 
     def _reader(self) -> tuple[Any, bool]:
         return self._reads_tokens("CrossEncoder").tokenizer, True

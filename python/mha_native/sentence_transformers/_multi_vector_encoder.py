@@ -14,7 +14,6 @@ from ..layers._constructor_arguments import checked_size
 from ..models import MultiVectorEncoder as Encoder
 from ..models.heads.pooling import scaled_to_length_1
 from ..models.text.inputs import checked_texts
-from ._arguments import find_model, read_arguments
 from ._model import Embedder, Pool, check_processes
 from ._tensors import as_array, as_tensor, is_tensor
 
@@ -67,8 +66,8 @@ class MultiVectorEncoder(Embedder):
     (1, 2)
     """
 
+    _KIND = Encoder
     _encoder: Encoder
-    _similarity: str
 
     def __init__(
         self,
@@ -90,24 +89,12 @@ class MultiVectorEncoder(Embedder):
         backend: str = "torch",
         similarity_fn_name: Any = None,
     ) -> None:
-        function = type(self).__name__
-        kwargs = (model_kwargs, processor_kwargs, config_kwargs)
-        formats, most_tokens = read_arguments(function, modules, device, backend, *kwargs)
-        directory = find_model(function, model_name_or_path, cache_folder, revision, local_files_only, token)
-        with in_the_name_of(function):
-            self._encoder = Encoder.from_pretrained(directory, **formats._asdict())
-        self._similarity = self._encoder.similarity_fn_name
-        if similarity_fn_name is not None:
-            self.similarity_fn_name = similarity_fn_name
-        self._set_prompts(function, prompts, default_prompt_name, self._encoder._settings.prompts)
-        if most_tokens is not None:
-            with in_the_name_of(function, max_length="model_max_length"):
-                self._encoder.max_length = most_tokens
+        self._open(locals())
 
     @property
     def similarity_fn_name(self) -> str:
         """ "maxsim", or "meanmaxsim": maxsim over the number of vectors of the query. You can set it."""
-        return self._similarity
+        return super().similarity_fn_name
 
     @similarity_fn_name.setter
     def similarity_fn_name(self, similarity_fn_name: Any) -> None:

@@ -243,9 +243,9 @@ class Transformer(EncoderLength, InputModule):
         **kwargs
             Have no effect.
         """
-        name = "Transformer.load"
-        formats, most_tokens = read_arguments(name, None, None, backend, model_kwargs, processor_kwargs, config_kwargs)
-        folder = find_model(name, model_name_or_path, cache_folder, revision, local_files_only, token) / subfolder
+        name, given = "Transformer.load", locals()
+        formats, most_tokens = read_arguments(name, given)
+        folder = find_model(name, given, "sentence-transformers") / subfolder
         saved = cls.load_config(str(folder))
         if any(key in _FORMATS for key in model_kwargs or ()):
             saved |= formats._asdict()
