@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 from ..models import SparseEmbeddings
 from ..models.text.inputs import check_text, checked_texts
 from ._argument_docs import with_argument_docs
-from ._sparse_embedder import SparseEmbedder, SparseOptions
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack  # in typing from Python 3.11 on
+from ._sparse_embedder import SparseFunction
 
 __all__ = ["MhaNativeSparseEmbedding", "SparseVector"]
 
@@ -52,7 +49,7 @@ class SparseVector(NamedTuple):
 
 
 @with_argument_docs
-class MhaNativeSparseEmbedding:
+class MhaNativeSparseEmbedding(SparseFunction):
     """Sparse vectors for Qdrant by a model of SPLADE, with the methods of fastembed's SparseTextEmbedding.
 
     Parameters
@@ -73,24 +70,6 @@ class MhaNativeSparseEmbedding:
     >>> sorted(vectors[0].as_object())  # models.SparseVector(**vectors[0].as_object()) of qdrant_client
     ['indices', 'values']
     """
-
-    def __init__(
-        self,
-        model_name: str,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        **options: Unpack[SparseOptions],
-    ) -> None:
-        self._embedder = SparseEmbedder(
-            type(self).__name__,
-            model_name=model_name,
-            query_prompt=query_prompt,
-            document_prompt=document_prompt,
-            model_kwargs=model_kwargs,
-            **options,
-        )
-        self._embedder.load()
 
     def embed(self, documents: str | Iterable[str]) -> Iterator[SparseVector]:
         """Yield the vectors of documents, in order; they are read some at a time."""
