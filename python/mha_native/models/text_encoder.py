@@ -87,9 +87,7 @@ class TextEncoder(PretrainedModel):
         TypeError, ValueError
             As for `encode`.
         """
-        name = f"{type(self).__name__}.tokens_of"
-        before = self._settings.prompts.chosen(name, prompt_name, prompt)
-        return self._tokens_of(name, texts, before, add_special_tokens)
+        return self._read_texts("tokens_of", texts, add_special_tokens, prompt_name=prompt_name, prompt=prompt)
 
     def count_tokens(
         self,
@@ -111,9 +109,10 @@ class TextEncoder(PretrainedModel):
         counts : int64 [N]
             For one text an int.
         """
-        name = f"{type(self).__name__}.count_tokens"
-        before = self._settings.prompts.chosen(name, prompt_name, prompt)
-        return self._count_tokens(name, texts, before, add_special_tokens)
+        return self._read_texts("count_tokens", texts, add_special_tokens, prompt_name=prompt_name, prompt=prompt)
+
+    def _before(self, function: str, **prompt: str | None) -> str:
+        return self._settings.prompts.chosen(function, **prompt)
 
     def _reader(self) -> tuple[Any, bool]:
         return self._tokenizer, False
