@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..models import SparseEmbeddings
-from ..models.text.inputs import check_text, checked_texts
+from ..models.text.inputs import checked_each, checked_texts
 from ._argument_docs import with_argument_docs
 from ._sparse_embedder import SparseFunction
 
@@ -81,12 +81,9 @@ class MhaNativeSparseEmbedding(SparseFunction):
 
     def _vectors(self, method: str, texts: Any, embed: Any) -> Iterator[SparseVector]:
         name = f"{type(self).__name__}.{method}"
-        rest = iter([texts] if isinstance(texts, str) else checked_texts(name, texts))
-        first = 0
+        given = [texts] if isinstance(texts, str) else checked_texts(name, texts)
+        rest = checked_each(f"{name}: texts", given)
         while slab := list(islice(rest, _SLAB)):
-            for i, text in enumerate(slab, first):
-                check_text(f"{name}: texts", text, i)
-            first += len(slab)
             found: SparseEmbeddings = embed(method, slab)
             for i in range(found.num_texts):
                 yield SparseVector(*found.row(i))

@@ -24,7 +24,7 @@ from .heads.masked_language import MaskedHead, SparsePooling, masked_head_of
 from .heads.sparse import SparseEmbeddings
 from .heads.sparse_words import SparseWords, read_sparse_words
 from .text.batching import slabs
-from .text.inputs import check_text, checked_texts
+from .text.inputs import checked_each, checked_texts
 from .text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, Settings, first_known, read_settings
 from .text.text_call import TextCall, TokensOfText, text_call
 from .text.tokenizer import Tokenizer, read_tokenizer, require_library
@@ -381,11 +381,7 @@ class SparseEncoder(TextEncoder):
     def _embeddings(self, name: str, texts: Iterable[str], call: _Call) -> Iterator[SparseEmbeddings]:
         """Yield the embeddings of `texts`, some at a time. Texts are checked as they are read."""
         if call.words is not None:
-            first = 0
-            for slab in slabs(texts):
-                for i, text in enumerate(slab):
-                    check_text(f"{name}: texts", text, first + i)
-                first += len(slab)
+            for slab in slabs(checked_each(f"{name}: texts", texts)):
                 with in_the_name_of(type(self).__name__):
                     yield _kept(call.words.embeddings([call.prompt + text for text in slab]), call.max_active_dims)
             return

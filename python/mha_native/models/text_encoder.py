@@ -13,7 +13,7 @@ from .architecture.model import Model
 from .files.sentence_files import SentenceConfig
 from .pretrained import PretrainedModel
 from .text.batching import slabs
-from .text.inputs import check_text
+from .text.inputs import check_text, checked_each
 from .text.prompts import Settings
 from .text.tokenizer import Tokenizer
 
@@ -144,10 +144,6 @@ class TextEncoder(PretrainedModel):
 
     def _tokenize(self, name: str, texts: Iterable[str], prompt: str) -> Iterator[list[int]]:
         """Yield the tokens of each text, after the prompt."""
-        first = 0
-        for slab in slabs(texts):
-            for i, text in enumerate(slab):
-                check_text(f"{name}: texts", text, first + i)
-            first += len(slab)
+        for slab in slabs(checked_each(f"{name}: texts", texts)):
             with in_the_name_of(type(self).__name__):
                 yield from self._tokenizer.encode_batch([prompt + text for text in slab] if prompt else slab)

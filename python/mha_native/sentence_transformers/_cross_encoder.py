@@ -24,7 +24,7 @@ from ..models.text.prompts import Prompts, read_settings
 from ..models.text.text_call import TextCall, text_call
 from ..models.text.tokens_of_texts import ReadsTexts
 from ._arguments import Formats
-from ._model import Model, Pool, check_processes
+from ._model import Model, Pool, check_call
 from ._tensors import as_array, as_tensor, results
 
 _logger = logging.getLogger(__name__)
@@ -196,11 +196,11 @@ class CrossEncoder(ReadsTexts, Model):
         old = _old_arguments(function, kwargs)
         inputs = old.get("inputs") if inputs is None else inputs
         activation_fn = old.get("activation_fn") if activation_fn is None else activation_fn
-        check_processes(function, device, pool, chunk_size)
+        check_call(function, batch_size, device, pool, chunk_size)
         is_one = _is_one(inputs)
         pairs = [list(inputs) if isinstance(inputs, np.ndarray) else inputs] if is_one else _as_list(function, inputs)
         before = self._prompt(function, prompt_name, prompt)
-        scores = self._scores(function, "inputs", pairs, before, batch_size, show_progress_bar, activation_fn)
+        scores = self._scores(function, "inputs", pairs, before, show_progress_bar, activation_fn)
         if apply_softmax and scores.ndim > 1:
             scores = apply_function("softmax", scores)
         if not pairs:
@@ -255,7 +255,7 @@ class CrossEncoder(ReadsTexts, Model):
             raise ValueError(f"{function}: the model must have a single label; it has {self.num_labels}")
         old = _old_arguments(function, kwargs, {"apply_softmax", "convert_to_numpy", "convert_to_tensor"})
         activation_fn = old.get("activation_fn") if activation_fn is None else activation_fn
-        check_processes(function, device, pool, chunk_size)
+        check_call(function, batch_size, device, pool, chunk_size)
         if not isinstance(query, str):
             raise TypeError(f"{function}: query must be a str; got {name_of_type(query)}")
         check_text(f"{function}: query", query, 0)
@@ -264,7 +264,7 @@ class CrossEncoder(ReadsTexts, Model):
             top_k = checked_size(function, "top_k", top_k)
         pairs = [(query, text) for text in texts]
         before = self._prompt(function, prompt_name, prompt)
-        scores = self._scores(function, "documents", pairs, before, batch_size, show_progress_bar, activation_fn)
+        scores = self._scores(function, "documents", pairs, before, show_progress_bar, activation_fn)
         order = sorted(range(len(texts)), key=lambda i: -float(scores[i]))[:top_k]
         ranking: list[dict[str, Any]] = [{"corpus_id": i, "score": float(scores[i])} for i in order]
         if return_documents:
@@ -278,12 +278,10 @@ class CrossEncoder(ReadsTexts, Model):
         name: str,
         pairs: list[Any],
         prompt: str,
-        batch_size: int,
         show_progress_bar: bool | None,
         activation_fn: Callable[[Any], Any] | None,
     ) -> NDArray[Any]:
         """Compute the scores of pairs, [N] for a single label, else [N, L]. `name` names the pairs in errors."""
-        checked_size(function, "batch_size", batch_size)
         logits = np.empty((len(pairs), self.num_labels), np.float32)
         shows = bool(pairs) and is_wanted(show_progress_bar, _logger)
         fill_rows(logits, self._classifier.logits(f"{function}: {name}", pairs, prompt, None), "pairs", shows)

@@ -245,8 +245,19 @@ class Embedder(EncoderLength, Model):
         return self._prompt(function, self._first_name(names), None)
 
 
-def check_processes(function: str, device: object, pool: Pool | None, chunk_size: int | None) -> None:
-    """Raise ValueError for another device than the CPU, a pool of other processes, or a wrong chunk size."""
+def check_call(
+    function: str,
+    batch_size: int,
+    device: object,
+    pool: Pool | None,
+    chunk_size: int | None,
+    others: Iterable[str] = (),
+) -> None:
+    """Raise TypeError or ValueError for a wrong size, another device than the CPU, a pool of other processes, or for
+    arguments of a call that models do not have."""
+    checked_size(function, "batch_size", batch_size)
+    if unknown := set(others) - {"task"}:
+        raise ValueError(f"{function}: a model of this kind has no arguments {listed(sorted(unknown))}")
     check_device(function, device)
     if chunk_size is not None:
         checked_size(function, "chunk_size", chunk_size)

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from ..functions.maxsim import maxsim
 from ..functions.messages import in_the_name_of, listed, shown
-from ..layers._constructor_arguments import checked_size
 from ..models import MultiVectorEncoder as Encoder
 from ..models.heads.pooling import scaled_to_length_1
 from ..models.text.inputs import checked_texts
-from ._model import Embedder, Pool, check_processes
+from ._model import Embedder, Pool, check_call
 from ._tensors import as_array, as_tensor, is_tensor
 
 _SIMILARITIES = ("maxsim", "meanmaxsim")
@@ -154,15 +153,12 @@ class MultiVectorEncoder(Embedder):
             If a text is not a str, or an argument is not valid.
         """
         function = f"{type(self).__name__}.encode"
-        checked_size(function, "batch_size", batch_size)
-        if kwargs:
-            raise ValueError(f"{function}: a model of this kind has no arguments {listed(sorted(kwargs))}")
         if output_value != "token_embeddings" or token_pooling is not None:
             got = f"{shown(output_value)}, and {shown(token_pooling)} as token_pooling"
             raise ValueError(f"{function}: output_value must be 'token_embeddings', and token_pooling None; got {got}")
         if task not in _TASKS:
             raise ValueError(f"{function}: task must be 'query' or 'document'; got {shown(task)}")
-        check_processes(function, device, pool, chunk_size)
+        check_call(function, batch_size, device, pool, chunk_size, kwargs)
         is_one = isinstance(inputs, str)
         with in_the_name_of(function, texts="inputs"):
             texts = list(checked_texts(function, [inputs] if isinstance(inputs, str) else inputs))

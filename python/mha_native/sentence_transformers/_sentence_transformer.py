@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from ..functions.messages import in_the_name_of, listed, shown
 from ..functions.progress import fill_rows, is_wanted
-from ..layers._constructor_arguments import checked_size
 from ..models import SentenceEncoder
 from ..models.text.inputs import checked_texts
 from ..models.text.prompts import Prompts
 from ._arguments import Formats
 from ._images import ImageModel, open_image_model
-from ._model import Embedder, Pool, check_processes
+from ._model import Embedder, Pool, check_call
 from ._quantization import Precision, check_precision, quantize_embeddings
 from ._similarity import SimilarityFunction
 from ._tensors import as_tensor, results
@@ -195,14 +194,11 @@ class SentenceTransformer(Embedder):
         function = f"{type(self).__name__}.encode"
         sentences = kwargs.pop("sentences", None)
         inputs = sentences if inputs is None else inputs
-        checked_size(function, "batch_size", batch_size)
-        if others := kwargs.keys() - {"task"}:
-            raise ValueError(f"{function}: a model of this kind has no arguments {listed(sorted(others))}")
         check_precision(function, precision)
         if output_value not in _OUTPUTS:
             known = listed(map(repr, _OUTPUTS))
             raise ValueError(f"{function}: output_value must be one of {known}; got {shown(output_value)}")
-        check_processes(function, device, pool, chunk_size)
+        check_call(function, batch_size, device, pool, chunk_size, kwargs)
         is_one, texts = self._inputs(function, inputs)
         before = self._prompt(function, prompt_name, prompt)
         shows = bool(texts) and is_wanted(show_progress_bar, _logger)

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import models
-from ..functions.messages import in_the_name_of, listed
+from ..functions.messages import in_the_name_of
 from ..functions.progress import is_wanted, progress_bar
-from ..layers._constructor_arguments import checked_size, optional_size
+from ..layers._constructor_arguments import optional_size
 from ..models import SparseEmbeddings
 from ..models.text.inputs import checked_texts
-from ._model import Embedder, Pool, check_processes
+from ._model import Embedder, Pool, check_call
 from ._similarity import SimilarityFunction
 from ._sparse_tensors import as_sparse, as_sparse_tensor, is_sparse, torch_or_none
 from ._tensors import is_tensor
@@ -152,10 +152,7 @@ class SparseEncoder(Embedder):
         function = f"{type(self).__name__}.encode"
         sentences = kwargs.pop("sentences", None)
         inputs = sentences if inputs is None else inputs
-        checked_size(function, "batch_size", batch_size)
-        if others := kwargs.keys() - {"task"}:
-            raise ValueError(f"{function}: a model of this kind has no arguments {listed(sorted(others))}")
-        check_processes(function, device, pool, chunk_size)
+        check_call(function, batch_size, device, pool, chunk_size, kwargs)
         is_one = isinstance(inputs, str)
         with in_the_name_of(function, texts="inputs"):
             texts = list(checked_texts(function, [inputs] if is_one else inputs))
