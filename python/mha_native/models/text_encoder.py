@@ -87,7 +87,7 @@ class TextEncoder(PretrainedModel):
         TypeError, ValueError
             As for `encode`.
         """
-        return self._read_texts("tokens_of", texts, add_special_tokens, prompt_name=prompt_name, prompt=prompt)
+        return self._read_texts("tokens_of", texts, add_special_tokens, prompt_name, prompt)
 
     def count_tokens(
         self,
@@ -109,10 +109,10 @@ class TextEncoder(PretrainedModel):
         counts : int64 [N]
             For one text an int.
         """
-        return self._read_texts("count_tokens", texts, add_special_tokens, prompt_name=prompt_name, prompt=prompt)
+        return self._read_texts("count_tokens", texts, add_special_tokens, prompt_name, prompt)
 
-    def _before(self, function: str, **prompt: str | None) -> str:
-        return self._settings.prompts.chosen(function, **prompt)
+    def _before(self, function: str, prompt_name: str | None, prompt: str | None) -> str:
+        return self._settings.prompts.chosen(function, prompt_name, prompt)
 
     def _reader(self) -> tuple[Any, bool]:
         return self._tokenizer, False

@@ -57,14 +57,16 @@ class ReadsTexts:
         """Return the `Tokenizer` of texts, and whether it reads pairs."""
         raise NotImplementedError
 
-    def _before(self, function: str, **prompt: str | None) -> str:
+    def _before(self, function: str, prompt_name: str | None, prompt: str | None) -> str:
         """Return the text before each text; models without prompts have none."""
         return ""
 
-    def _read_texts(self, method: str, texts: Any, special: bool, **prompt: str | None) -> Any:
+    def _read_texts(
+        self, method: str, texts: Any, special: bool, prompt_name: str | None = None, prompt: str | None = None
+    ) -> Any:
         """Return the result of a public method: tokens, or their numbers."""
         function, counts = f"{type(self).__name__}.{method}", method == "count_tokens"
-        before = self._before(function, **prompt)
+        before = self._before(function, prompt_name, prompt)
         special, tokenizer = _core.boolean(function, "add_special_tokens", special), self._reader()[0]
         found: list[Any] = []
         for slab in self._slabs(function, texts, before):
