@@ -117,7 +117,7 @@ class BlockWriter(ModelActor):
         for table, damaged in chain([next(batches, (none, 0))], batches):
             try:
                 where = f"{self._folder / block.file}, block {block.index}, after {count:,} rows"
-                with in_the_name_of(where, texts=f"column {self._column}", images=f"column {self._column}"):
+                with in_the_name_of(where, texts=f"column {self._column}"):
                     found = self.encode(table.column(self._column).to_pylist())
             except (TypeError, ValueError, OSError) as error:
                 raise UserError(str(error)) from error

@@ -361,7 +361,10 @@ def test_images_of_a_folder(
     last = parquet.read_table(output / "images-00002.parquet")["embedding"].to_pylist()
     assert_same_bits(np.float32(last), ImageEncoder.from_pretrained(model).encode([folder / "e.png"]))
     (folder / "b.png").write_bytes(b"none")
-    assert_refused(*embed(), "images, block 0, after 0 rows: ")
+    code, _, error = embed()
+    assert code == 2
+    assert f"{folder / 'images'}, block 0, after 0 rows: " in error
+    assert str(folder / "b.png") in error
     assert_refused(*embed(images=(folder / "a.png",)), "--images must be a folder with --ray; got ")
     (model / "modules.json").write_text("[]")
     assert_refused(*embed(), "--ray --images needs a model in the files of transformers")
