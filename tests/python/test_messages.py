@@ -265,6 +265,7 @@ def test_lists_end() -> None:
         ("not a name: key", "outer: not a name: memory"),
         ("no prefix", "outer: no prefix"),
         ("outer: key", "outer: memory"),
+        ("outer: /key/a.key.json: key, key[0], key.", "outer: /key/a.key.json: memory, memory[0], memory."),
     ],
 )
 def test_in_the_name_of(message: str, expected: str) -> None:

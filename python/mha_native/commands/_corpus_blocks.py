@@ -1,22 +1,28 @@
-"""Blocks of the files of a corpus, the same in each run, and the texts in a block."""
+"""Blocks of the files of a corpus, the same in each run, and the texts or images in a block."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from ..functions.messages import listed
+from ..models.text.prompts import is_text
 from .errors import UserError, errors_of_files, reason
+from .input_images import image_files
 from .input_texts import object_in, text_in, without_ending
 
 # Largest block: some minutes of one thread with a small model, the most that a killed run loses.
 BLOCK_BYTES = 4 << 20
 BLOCK_ROWS = 1 << 15
+BLOCK_IMAGES = 256
 
 BATCH_ROWS = 1024  # rows in memory at once
 
 KINDS = (".txt", ".jsonl", ".parquet")
+IMAGES = "images"  # stands for the images of a corpus, as one file with a row for each
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Block:
     first: int  # to `end`: the bytes in which its lines begin, or the rows of a Parquet file
     end: int
     size: int  # bytes of the whole file
-    modified: int  # when the file was changed, in nanoseconds
+    modified: int  # when the file was changed, in nanoseconds; of images a checksum of names, sizes and times
 
     @property
     def output(self) -> str:
@@ -52,11 +58,39 @@ def blocks_of(folder: Path) -> list[Block]:
     return blocks
 
 
+def image_blocks_of(folder: Path) -> list[Block]:
+    """Return the blocks of all images below `folder`, in the order of their paths."""
+    if not folder.is_dir():
+        raise UserError(f"--images must be a folder with --ray; got {folder}")
+    files, blocks = _images_in(folder), []
+    with errors_of_files("read", folder):
+        for index, first in enumerate(range(0, len(files), BLOCK_IMAGES)):
+            some = files[first : first + BLOCK_IMAGES]
+            found = [(name, (folder / name).stat()) for name in some]
+            states = [(name, status.st_size, status.st_mtime_ns) for name, status in found]
+            size, state = sum(status.st_size for _, status in found), crc32(repr(states).encode())
+            blocks.append(Block(IMAGES, index, first, first + len(some), size, state))
+    return blocks
+
+
 def batches_of(folder: Path, block: Block, column: str) -> Iterator[tuple[Any, int]]:
     """Yield the rows of a block in tables of pyarrow, each with the number of rows that are not valid UTF-8."""
     path = folder / block.file
     with errors_of_files("read", path):
-        yield from (_parquet_rows if path.suffix == ".parquet" else _lines)(path, block, column)
+        if block.file == IMAGES:
+            import pyarrow
+
+            yield pyarrow.table({column: _images_in(folder)[block.first : block.end]}), 0
+        else:
+            yield from (_parquet_rows if path.suffix == ".parquet" else _lines)(path, block, column)
+
+
+def _images_in(folder: Path) -> list[str]:
+    """Return the paths of images below a folder, inside it."""
+    names = [os.path.relpath(file, folder) for file in image_files(str(folder))]
+    if (name := next((name for name in names if not is_text(name)), None)) is not None:
+        raise UserError(f"--images: names of files must be UTF-8; got {name!r}")
+    return names
 
 
 def _is_shown(path: Path) -> bool:

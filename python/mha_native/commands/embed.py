@@ -69,8 +69,10 @@ def run(options: argparse.Namespace) -> None:
     """Embed texts, lines or a folder, or explain a text, depending on the arguments."""
     refuse = options.usage_error
     if options.ray or options.input is not None:
-        if not options.ray or options.input is None or options.output is None:
-            refuse("--ray, --input and --output go together")
+        if not options.ray or (options.input is None and options.images is None) or options.output is None:
+            refuse("--ray, --input and --output go together, or --ray, --images and --output")
+        if options.images is not None and (len(options.images) > 1 or options.column != "text"):
+            refuse("--ray takes one folder of --images, without --column")
     elif options.explain is not None:
         if options.output is not None:
             refuse("--output does not go with --explain")

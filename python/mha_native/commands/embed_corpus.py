@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from ..distributed.ray import SPARSE, TEXT, ModelActor, actor_pool, model_arguments, ray_data, sparse_columns
+from ..distributed.ray import IMAGE, SPARSE, TEXT, ModelActor, actor_pool, model_arguments, ray_data, sparse_columns
 from ..functions.messages import in_the_name_of
 from ..functions.progress import Progress
 from ..models import SparseEmbeddings
 from ..models.files.hub_cache import find_directory
-from ._corpus_blocks import Block, batches_of, blocks_of
+from ..models.images.sources import pillow
+from ._corpus_blocks import Block, batches_of, blocks_of, image_blocks_of
 from ._manifest import Manifest, only_run, sha256_of
 from .errors import UserError, complain, errors_of_files
 from .model_calls import loaded
@@ -35,19 +36,25 @@ _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"
 
 
 def run(options: argparse.Namespace) -> None:
-    """Embed the texts in all files below the folder `input`: each block of a file becomes a file below `output`.
+    """Embed the texts in all files below the folder `input`: each block of a file becomes a file below `output`. Or
+    embed the images below the folder `images`, some to a file.
 
     Blocks that an earlier run finished with the same model and options stay. After a failure finished blocks stay, and
     partial files are removed.
     """
     os.environ.update({name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
     loaded(lambda: ray_data("embed"))
-    folder, target = Path(options.input), Path(options.output)
-    model, column, num_cpus = options.model, options.column, options.num_cpus
+    kind = SPARSE if options.sparse else TEXT if options.images is None else IMAGE
+    folder, target = Path(options.images[0] if kind == IMAGE else options.input), Path(options.output)
+    model, num_cpus = options.model, options.num_cpus
+    column = "image" if kind == IMAGE else options.column
     names = ("prompt_name", "prompt", *(("task", "max_active_dims") if options.sparse else ()))
     given = {name: getattr(options, name) for name in names}
-    kind = SPARSE if options.sparse else TEXT
-    blocks = blocks_of(folder)
+    if kind == IMAGE:
+        loaded(lambda: pillow("embed"))
+        if (loaded(lambda: find_directory(model)) / "modules.json").exists():
+            raise UserError(f"--ray --images needs a model in the files of transformers; {model} has a modules.json")
+    blocks = (image_blocks_of if kind == IMAGE else blocks_of)(folder)
     _make_folder(folder, target)
     with only_run(target), _no_partial_files(target):
         arguments = loaded(lambda: model_arguments("embed", model, formats_of(options), given, num_cpus, kind))
@@ -69,7 +76,7 @@ class BlockWriter(ModelActor):
     """An actor that writes the embeddings of each block to a file."""
 
     def __init__(self, folder: str, output: str, column: str, **arguments: Any) -> None:
-        super().__init__(**arguments)
+        super().__init__(**arguments, root=folder)
         self._folder, self._output, self._column = Path(folder), Path(output), column
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +119,7 @@ class BlockWriter(ModelActor):
                 where = f"{self._folder / block.file}, block {block.index}, after {count:,} rows"
                 with in_the_name_of(where, texts=f"column {self._column}"):
                     found = self.encode(table.column(self._column).to_pylist())
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OSError) as error:
                 raise UserError(str(error)) from error
             for name, values in _columns(found).items():
                 if name in table.column_names:

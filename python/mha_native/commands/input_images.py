@@ -21,7 +21,7 @@ class ImageFiles:
     place = entry = "image"
 
     def __init__(self, paths: list[str]) -> None:
-        self._files = [file for path in paths for file in _files_of(path)]
+        self._files = [file for path in paths for file in image_files(path)]
         self.count = 0
 
     def __len__(self) -> int:
@@ -62,8 +62,8 @@ def images_or_texts(options: argparse.Namespace) -> Iterator[Source]:
         yield ImageFiles(options.images)
 
 
-def _files_of(path: str) -> list[str]:
-    """Return the images in a folder, or the file itself."""
+def image_files(path: str) -> list[str]:
+    """Return the images in a folder and all folders below, in the order of names, or the file itself."""
     with errors_of_files("read", path):
         if not os.path.isdir(path):
             os.stat(path)

@@ -113,8 +113,8 @@ class in_the_name_of:
 def rename_arguments(error: BaseException, **arguments: str) -> None:
     """Replace names of arguments in the message of `error` by the names that the caller knows."""
     message = str(error)
-    for theirs, own in arguments.items():
-        message = re.sub(rf"\b{theirs}\b", own, message)
+    for theirs, own in arguments.items():  # not in paths of files
+        message = re.sub(rf"(?<![\w/\\.-]){theirs}(?![\w/\\-]|\.\w)", own, message)
     for own in arguments.values():  # two arguments of a function may be one argument of the caller
         message = re.sub(rf"(\b{own} (?:\[[\d, ]*\]|\w+)), \1", r"\1", message)
     error.args = (message,)

@@ -27,7 +27,10 @@ class SparseEmbedder(SharedModel):
     """A `SparseEncoder`, and the options of its calls, as `TextEmbedder` is one of dense embeddings."""
 
     KIND = SparseEncoder
-    SETTINGS = ("model_name", "query_prompt", "document_prompt", "model_kwargs")
+    SETTINGS = (
+        *("model_name", "query_prompt", "document_prompt", "model_kwargs"),
+        *sorted(SparseOptions.__optional_keys__),
+    )
 
     def __init__(
         self,
@@ -60,6 +63,23 @@ class SparseEmbedder(SharedModel):
             given = list(checked_texts(method, texts))
             found: SparseEmbeddings = getattr(self.load()._encoder, encode)(given, prompt=prompt, **self._options)
         return found
+
+
+class SparseFunction:
+    """The constructor of classes that read a sparse model at once."""
+
+    def __init__(
+        self,
+        model_name: str,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[SparseOptions],
+    ) -> None:
+        prompts = {"query_prompt": query_prompt, "document_prompt": document_prompt}
+        name = type(self).__name__
+        self._embedder = SparseEmbedder(name, model_name=model_name, model_kwargs=model_kwargs, **prompts, **options)
+        self._embedder.load()
 
 
 def rows_of(embeddings: SparseEmbeddings) -> list[tuple[list[int], list[float]]]:

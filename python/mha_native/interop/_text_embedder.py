@@ -67,7 +67,10 @@ class TextEmbedder(SharedModel):
     """
 
     KIND = SentenceTransformer
-    SETTINGS = ("model_name", "query_prompt", "document_prompt", "model_kwargs", "encode_kwargs")
+    SETTINGS = (
+        *("model_name", "query_prompt", "document_prompt", "model_kwargs", "encode_kwargs"),
+        *sorted(EmbedderOptions.__optional_keys__),
+    )
 
     def __init__(
         self,

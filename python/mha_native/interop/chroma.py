@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..functions.messages import listed
 from ..functions.needed_packages import needed_package
 from ._argument_docs import with_argument_docs
-from ._sparse_embedder import SparseEmbedder, SparseOptions, rows_of
+from ._sparse_embedder import SparseEmbedder, SparseFunction, rows_of
 from ._text_embedder import EmbedderOptions, TextEmbedder
 
 with needed_package(__name__, "chromadb", "chroma"):
@@ -24,7 +24,7 @@ with needed_package(__name__, "chromadb", "chroma"):
     )
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack  # in typing from Python 3.11 on
+    from typing_extensions import Self, Unpack  # in typing from Python 3.11 on
 
 __all__ = ["MhaNativeEmbeddingFunction", "MhaNativeSparseEmbeddingFunction"]
 
@@ -32,9 +32,42 @@ __all__ = ["MhaNativeEmbeddingFunction", "MhaNativeSparseEmbeddingFunction"]
 _SPACES = {"cosine": "cosine", "dot": "ip", "euclidean": "l2", "manhattan": "l2"}
 
 
+class _Stored:
+    """A function that Chroma stores with a collection: a name, and arguments."""
+
+    _NAME: ClassVar[str]
+    _KIND: ClassVar[type[TextEmbedder] | type[SparseEmbedder]]
+    _embedder: TextEmbedder | SparseEmbedder
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name by which Chroma registers and stores the class."""
+        return cls._NAME
+
+    @classmethod
+    def build_from_config(cls, config: dict[str, Any]) -> Self:
+        """Return the function that has this description."""
+        cls.validate_config(config)
+        return cls(**config)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments, as Chroma stores them with a collection."""
+        return dict(self._embedder.settings)
+
+    @classmethod
+    def validate_config(cls, config: dict[str, Any]) -> None:
+        """Raise TypeError or ValueError unless `config` describes a function of this class. No model is read."""
+        name = f"{cls.__name__}.validate_config"
+        if "model_name" not in config:
+            raise ValueError(f"{name}: config must have model_name; it has {listed(map(str, config)) or 'nothing'}")
+        if others := config.keys() - set(cls._KIND.SETTINGS):
+            raise ValueError(f"{name}: config may have {listed(cls._KIND.SETTINGS)}; got {listed(sorted(others))}")
+        cls._KIND(name, **config)
+
+
 @register_embedding_function
 @with_argument_docs
-class MhaNativeEmbeddingFunction(EmbeddingFunction):
+class MhaNativeEmbeddingFunction(_Stored, EmbeddingFunction):
     """The embedding function of a collection of Chroma, by a model of sentence-transformers.
 
     Parameters
@@ -63,6 +96,9 @@ class MhaNativeEmbeddingFunction(EmbeddingFunction):
     >>> collection.query(query_texts=["A dog was hungry."], n_results=1)["ids"]
     [['a']]
     """
+
+    _NAME, _KIND = "mha_native", TextEmbedder
+    _embedder: TextEmbedder
 
     def __init__(
         self,
@@ -94,26 +130,6 @@ class MhaNativeEmbeddingFunction(EmbeddingFunction):
         embed = self._embedder.images if _are_images(input) else self._embedder.queries
         return _arrays(embed("embed_query", input))
 
-    @staticmethod
-    def name() -> str:
-        """Return the name by which Chroma registers and stores the class: "mha_native"."""
-        return "mha_native"
-
-    @staticmethod
-    def build_from_config(config: dict[str, Any]) -> MhaNativeEmbeddingFunction:
-        """Return the function that has this description."""
-        MhaNativeEmbeddingFunction.validate_config(config)
-        return MhaNativeEmbeddingFunction(**config)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments, as Chroma stores them with a collection."""
-        return dict(self._embedder.settings)
-
-    @staticmethod
-    def validate_config(config: dict[str, Any]) -> None:
-        """Raise TypeError or ValueError unless `config` describes a function of this class. No model is read."""
-        _validate("MhaNativeEmbeddingFunction.validate_config", config, TextEmbedder, EmbedderOptions)
-
     def default_space(self) -> str:
         """Return the default distance of a collection: the distance of the model."""
         return _SPACES[self._embedder.load().similarity_fn_name]
@@ -125,7 +141,7 @@ class MhaNativeEmbeddingFunction(EmbeddingFunction):
 
 @register_sparse_embedding_function
 @with_argument_docs
-class MhaNativeSparseEmbeddingFunction(SparseEmbeddingFunction):
+class MhaNativeSparseEmbeddingFunction(_Stored, SparseFunction, SparseEmbeddingFunction):
     """The function of a sparse index of Chroma, by a model of SPLADE.
 
     Parameters
@@ -150,23 +166,8 @@ class MhaNativeSparseEmbeddingFunction(SparseEmbeddingFunction):
     True
     """
 
-    def __init__(
-        self,
-        model_name: str,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        **options: Unpack[SparseOptions],
-    ) -> None:
-        self._embedder = SparseEmbedder(
-            type(self).__name__,
-            model_name=model_name,
-            query_prompt=query_prompt,
-            document_prompt=document_prompt,
-            model_kwargs=model_kwargs,
-            **options,
-        )
-        self._embedder.load()
+    _NAME, _KIND = "mha_native_sparse", SparseEmbedder
+    _embedder: SparseEmbedder
 
     def __call__(self, input: list[str]) -> list[SparseVector]:
         """Embed N documents."""
@@ -175,35 +176,6 @@ class MhaNativeSparseEmbeddingFunction(SparseEmbeddingFunction):
     def embed_query(self, input: list[str]) -> list[SparseVector]:
         """Embed N queries."""
         return [SparseVector(*row) for row in rows_of(self._embedder.queries("embed_query", input))]
-
-    @staticmethod
-    def name() -> str:
-        """Return the name by which Chroma registers and stores the class: "mha_native_sparse"."""
-        return "mha_native_sparse"
-
-    @staticmethod
-    def build_from_config(config: dict[str, Any]) -> MhaNativeSparseEmbeddingFunction:
-        """Return the function that has this description."""
-        MhaNativeSparseEmbeddingFunction.validate_config(config)
-        return MhaNativeSparseEmbeddingFunction(**config)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments, as Chroma stores them with a collection."""
-        return dict(self._embedder.settings)
-
-    @staticmethod
-    def validate_config(config: dict[str, Any]) -> None:
-        """Raise TypeError or ValueError unless `config` describes a function of this class. No model is read."""
-        _validate("MhaNativeSparseEmbeddingFunction.validate_config", config, SparseEmbedder, SparseOptions)
-
-
-def _validate(name: str, config: dict[str, Any], kind: Any, options: Any) -> None:
-    if "model_name" not in config:
-        raise ValueError(f"{name}: config must have model_name; it has {listed(map(str, config)) or 'nothing'}")
-    known = (*kind.SETTINGS, *sorted(options.__optional_keys__))
-    if others := config.keys() - known:
-        raise ValueError(f"{name}: config may have {listed(known)}; got {listed(sorted(others))}")
-    kind(name, **config)
 
 
 def _are_images(inputs: list[Any]) -> bool:

@@ -39,11 +39,12 @@ _IMAGE_ARGUMENTS = ("file_path_meta_field", "root_path")
 class _Component:
     """A component with a model, which is read on first use, and a description."""
 
-    def _take(self, kind: type[SharedModel], names: Mapping[str, str], /, **arguments: Any) -> Any:
-        """Return the model described by the `arguments` of the user; `names` has the names of the model for some.
+    def _take(self, kind: type[SharedModel], given: Mapping[str, Any], **names: str) -> Any:
+        """Return the model that the arguments of a constructor describe; `names` has the names of the model for some.
 
         Not an __init__: Haystack makes another class of each component, in which ``super()`` does not work.
         """
+        arguments = {name: x for name, x in given.items() if name not in ("self", "options")} | given["options"]
         self._arguments, self._names = arguments, {"model": "model_name", **names}
         if "meta_fields_to_embed" in arguments:
             self._set_texts(**{name: arguments[name] for name in _TEXT_ARGUMENTS})
@@ -126,8 +127,7 @@ class MhaNativeTextEmbedder(_Component):
         encode_kwargs: Mapping[str, Any] | None = None,
         **options: "Unpack[EmbedderOptions]",
     ) -> None:
-        given = {"model_kwargs": model_kwargs, "encode_kwargs": encode_kwargs, **options}
-        self._embedder = self._take(TextEmbedder, {"prompt": "query_prompt"}, model=model, prompt=prompt, **given)
+        self._embedder = self._take(TextEmbedder, locals(), prompt="query_prompt")
 
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, list[float]]:
@@ -175,9 +175,7 @@ class MhaNativeDocumentEmbedder(_Component):
         encode_kwargs: Mapping[str, Any] | None = None,
         **options: "Unpack[EmbedderOptions]",
     ) -> None:
-        texts = {"meta_fields_to_embed": meta_fields_to_embed, "embedding_separator": embedding_separator}
-        given = {**texts, "model_kwargs": model_kwargs, "encode_kwargs": encode_kwargs, **options}
-        self._embedder = self._take(TextEmbedder, {"prompt": "document_prompt"}, model=model, prompt=prompt, **given)
+        self._embedder = self._take(TextEmbedder, locals(), prompt="document_prompt")
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:
@@ -222,12 +220,10 @@ class MhaNativeDocumentImageEmbedder(_Component):
         encode_kwargs: Mapping[str, Any] | None = None,
         **options: "Unpack[EmbedderOptions]",
     ) -> None:
-        paths = {"file_path_meta_field": file_path_meta_field, "root_path": root_path}
-        for name, path in paths.items():
-            if not (isinstance(path, str) or (path is None and name == "root_path")):
+        self._embedder = self._take(TextEmbedder, locals())
+        for name in _IMAGE_ARGUMENTS:
+            if not (isinstance(path := self._arguments[name], str) or (path is None and name == "root_path")):
                 raise TypeError(f"{type(self).__name__}: {name} must be a str; got {shown(path)}")
-        given = {**paths, "model_kwargs": model_kwargs, "encode_kwargs": encode_kwargs, **options}
-        self._embedder = self._take(TextEmbedder, {}, model=model, **given)
         self._field, self._root = file_path_meta_field, Path(root_path or "")
 
     @component.output_types(documents=list[Document])
@@ -276,8 +272,7 @@ class MhaNativeSparseTextEmbedder(_Component):
         model_kwargs: Mapping[str, Any] | None = None,
         **options: "Unpack[SparseOptions]",
     ) -> None:
-        given = {"model": model, "prompt": prompt, "model_kwargs": model_kwargs, **options}
-        self._embedder = self._take(SparseEmbedder, {"prompt": "query_prompt"}, **given)
+        self._embedder = self._take(SparseEmbedder, locals(), prompt="query_prompt")
 
     @component.output_types(sparse_embedding=SparseEmbedding)
     def run(self, text: str) -> dict[str, SparseEmbedding]:
@@ -323,9 +318,7 @@ class MhaNativeSparseDocumentEmbedder(_Component):
         model_kwargs: Mapping[str, Any] | None = None,
         **options: "Unpack[SparseOptions]",
     ) -> None:
-        texts = {"meta_fields_to_embed": meta_fields_to_embed, "embedding_separator": embedding_separator}
-        given = {"model": model, "prompt": prompt, **texts, "model_kwargs": model_kwargs, **options}
-        self._embedder = self._take(SparseEmbedder, {"prompt": "document_prompt"}, **given)
+        self._embedder = self._take(SparseEmbedder, locals(), prompt="document_prompt")
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:
@@ -371,9 +364,7 @@ class MhaNativeRanker(_Component):
         model_kwargs: Mapping[str, Any] | None = None,
         **options: "Unpack[FormatOptions]",
     ) -> None:
-        texts = {"meta_fields_to_embed": meta_fields_to_embed, "embedding_separator": embedding_separator}
-        given = {"model": model, "top_k": top_k, **texts, "model_kwargs": model_kwargs}
-        self._ranker = self._take(TextRanker, {"top_k": "top_n"}, **given, **options)
+        self._ranker = self._take(TextRanker, locals(), top_k="top_n")
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document]) -> dict[str, list[Document]]:

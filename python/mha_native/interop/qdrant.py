@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..models import SparseEmbeddings
-from ..models.text.inputs import check_text, checked_texts
+from ..models.text.inputs import checked_each, checked_texts
 from ._argument_docs import with_argument_docs
-from ._sparse_embedder import SparseEmbedder, SparseOptions
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack  # in typing from Python 3.11 on
+from ._sparse_embedder import SparseFunction
 
 __all__ = ["MhaNativeSparseEmbedding", "SparseVector"]
 
@@ -52,7 +49,7 @@ class SparseVector(NamedTuple):
 
 
 @with_argument_docs
-class MhaNativeSparseEmbedding:
+class MhaNativeSparseEmbedding(SparseFunction):
     """Sparse vectors for Qdrant by a model of SPLADE, with the methods of fastembed's SparseTextEmbedding.
 
     Parameters
@@ -74,24 +71,6 @@ class MhaNativeSparseEmbedding:
     ['indices', 'values']
     """
 
-    def __init__(
-        self,
-        model_name: str,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        **options: Unpack[SparseOptions],
-    ) -> None:
-        self._embedder = SparseEmbedder(
-            type(self).__name__,
-            model_name=model_name,
-            query_prompt=query_prompt,
-            document_prompt=document_prompt,
-            model_kwargs=model_kwargs,
-            **options,
-        )
-        self._embedder.load()
-
     def embed(self, documents: str | Iterable[str]) -> Iterator[SparseVector]:
         """Yield the vectors of documents, in order; they are read some at a time."""
         return self._vectors("embed", documents, self._embedder.documents)
@@ -102,12 +81,9 @@ class MhaNativeSparseEmbedding:
 
     def _vectors(self, method: str, texts: Any, embed: Any) -> Iterator[SparseVector]:
         name = f"{type(self).__name__}.{method}"
-        rest = iter([texts] if isinstance(texts, str) else checked_texts(name, texts))
-        first = 0
+        given = [texts] if isinstance(texts, str) else checked_texts(name, texts)
+        rest = checked_each(f"{name}: texts", given)
         while slab := list(islice(rest, _SLAB)):
-            for i, text in enumerate(slab, first):
-                check_text(f"{name}: texts", text, i)
-            first += len(slab)
             found: SparseEmbeddings = embed(method, slab)
             for i in range(found.num_texts):
                 yield SparseVector(*found.row(i))

@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import _core
 from ..functions.arrays import widened
+from ..functions.maxsim import maxsim
 from ..functions.messages import in_the_name_of, listed, name_of_type, shown
 from ..functions.runtime import threads_of_call
 from ..functions.scalars import checked_real
@@ -247,13 +248,12 @@ class BGEM3Encoder(TextEncoder):
         query : float32 [Tq, D]
             As `encode` returns it in ``colbert_vecs``.
         document : float32 [Tk, D]
+
+        Notes
+        -----
+        The sum of `mha_native.maxsim`, divided by Tq; 0 without tokens.
         """
-        name = "BGEM3Encoder.colbert_score"
-        query, document = (_matrix(name, *given) for given in (("query", query), ("document", document)))
-        if query.shape[1] != document.shape[1]:
-            got = f"got {query.shape[1]} and {document.shape[1]}"
-            raise ValueError(f"{name}: query and document must have as many features; {got}")
-        return float((query @ document.T).max(axis=1).mean()) if len(query) and len(document) else 0.0
+        return _colbert_score("BGEM3Encoder.colbert_score", query, document, None)
 
     def compute_score(
         self,
@@ -297,7 +297,7 @@ class BGEM3Encoder(TextEncoder):
         weighted = zip(queries["lexical_weights"], documents["lexical_weights"], strict=True)
         sparse = np.array([_product(one, other) for one, other in weighted], np.float64)
         vectors = zip(queries["colbert_vecs"], documents["colbert_vecs"], strict=True)
-        colbert = np.array([self.colbert_score(one, other) for one, other in vectors], np.float64)
+        colbert = np.array([_colbert_score(name, *pair, num_threads) for pair in vectors], np.float64)
         both = weights[0] * dense + weights[1] * sparse
         scores = {
             "colbert": colbert,
@@ -333,11 +333,13 @@ class BGEM3Encoder(TextEncoder):
         return SparseEmbeddings(offsets, indices.astype(np.int32), values, self.vocab_size)
 
 
-def _matrix(function: str, name: str, given: Any) -> NDArray[np.float32]:
-    """Return an array of two axes; TypeError for anything else."""
-    if not isinstance(given, np.ndarray) or given.ndim != 2 or given.dtype.kind != "f":
-        raise TypeError(f"{function}: {name} must be an array of floats [T, D]; got {shown(given)}")
-    return given
+def _colbert_score(function: str, query: Any, document: Any, num_threads: int | None) -> float:
+    for name, given in (("query", query), ("document", document)):
+        if not isinstance(given, np.ndarray) or given.ndim != 2 or given.dtype.kind != "f":
+            raise TypeError(f"{function}: {name} must be an array of floats [T, D]; got {shown(given)}")
+    with in_the_name_of(function, queries="query", documents="document"):
+        scores = maxsim(query, document, num_threads=num_threads)
+    return float(scores[0, 0]) / len(query) if len(query) and len(document) else 0.0
 
 
 def _product(first: Mapping[str, float], second: Mapping[str, float]) -> float:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..functions.messages import in_the_name_of
-from ..functions.runtime import threads_of_call
 from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size
 from .architecture.model import Model
 from .files.hub_cache import find_directory
@@ -16,7 +15,6 @@ from .heads.images import LabelHead, label_head_of, task_of
 from .heads.labels import Labels, apply_function, best_labels, read_labels
 from .image_encoder import ReadsImages, open_images
 from .images.preprocessing import Preprocessing, read_preprocessing
-from .images.sources import images_in
 
 if TYPE_CHECKING:
     from .images.preprocessing import Images
@@ -123,9 +121,9 @@ class ImageClassifier(ReadsImages):
         """
         name = f"{type(self).__name__}.classify"
         count = None if top_k is None else checked_size(name, "top_k", top_k)
-        is_one, scores = self._scores(name, images, num_threads)
-        results = [best_labels(self.labels, row, count) for row in scores]
-        return results[0] if is_one else results
+        scores = self._all(name, images, num_threads, (self.num_labels,), self._score_block)
+        results = [best_labels(self.labels, row, count) for row in np.atleast_2d(scores)]
+        return results[0] if scores.ndim == 1 else results
 
     def predict_proba(self, images: "Images", *, num_threads: int | None = None) -> NDArray[np.float32]:
         """Return the scores of images for all labels.
@@ -145,8 +143,8 @@ class ImageClassifier(ReadsImages):
         TypeError, ValueError, OSError
             As for `ImageEncoder.encode`.
         """
-        is_one, scores = self._scores(f"{type(self).__name__}.predict_proba", images, num_threads)
-        return scores[0] if is_one else scores
+        name = f"{type(self).__name__}.predict_proba"
+        return self._all(name, images, num_threads, (self.num_labels,), self._score_block)
 
     def predict_proba_batches(
         self, images: "Images", *, num_threads: int | None = None
@@ -164,18 +162,7 @@ class ImageClassifier(ReadsImages):
             The scores of the next n images. All images before a wrong one come before its error.
         """
         name = f"{type(self).__name__}.predict_proba_batches"
-        num_threads = threads_of_call(name, num_threads)
-        with in_the_name_of(name):
-            for pixels in self._stream(images, num_threads):
-                yield self._score_block(pixels, num_threads)
-
-    def _scores(self, name: str, images: "Images", num_threads: int | None) -> tuple[bool, NDArray[np.float32]]:
-        is_one, _ = images_in(name, images)
-        num_threads = threads_of_call(name, num_threads)
-        parts = [np.empty((0, self.num_labels), np.float32)]
-        with in_the_name_of(name):
-            parts += [self._score_block(pixels, num_threads) for pixels in self._stream(images, num_threads)]
-        return is_one, np.concatenate(parts)
+        return self._batches(name, images, num_threads, self._score_block)
 
     def _score_block(self, pixels: NDArray[np.float32], num_threads: int | None) -> NDArray[np.float32]:
         """Return the scores [N, L] of pixels [N, C, height, width]."""

@@ -1,9 +1,9 @@
 """Vectors of images by a pretrained encoder of images."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
 
     from .images.preprocessing import Images
+
+
+_Compute: TypeAlias = Callable[[NDArray[np.float32], int | None], NDArray[np.float32]]
 
 
 class ReadsImages(PretrainedLayers):
@@ -60,10 +63,23 @@ class ReadsImages(PretrainedLayers):
         """The number of rows before the patches: of the class, of a teacher, and registers."""
         return int(self._model.config.stacks[0].front_end.first_patch)
 
-    def _stream(self, images: "Images", num_threads: int | None) -> Iterator[NDArray[np.float32]]:
-        """Yield the pixels of images, as many at a time as the layers read in one call."""
+    def _batches(
+        self, name: str, images: "Images", num_threads: int | None, compute: _Compute
+    ) -> Iterator[NDArray[np.float32]]:
+        """Yield the results of `compute` for the pixels of images, as many at a time as the layers read in one call."""
+        num_threads = threads_of_call(name, num_threads)
         block = self._images_of_call(*self.image_size)
-        return self._preprocessing.stream(images, block=block, num_threads=num_threads)
+        with in_the_name_of(name):
+            for pixels in self._preprocessing.stream(images, block=block, num_threads=num_threads):
+                yield compute(pixels, num_threads)
+
+    def _all(
+        self, name: str, images: "Images", num_threads: int | None, shape: tuple[int, ...], compute: _Compute
+    ) -> NDArray[np.float32]:
+        """Return the results of `compute` for N images, [N, *shape]; for one image its array."""
+        is_one, _ = images_in(name, images)
+        found = np.concatenate([np.empty((0, *shape), np.float32), *self._batches(name, images, num_threads, compute)])
+        return found[0] if is_one else found
 
     def _images_of_call(self, height: int, width: int) -> int:
         """Return the number of images of a size that the layers read in one call."""
@@ -181,13 +197,7 @@ class ImageEncoder(ReadsImages):
             If something is no image, or an image cannot be read. The message has its index.
         """
         name = f"{type(self).__name__}.encode"
-        is_one, _ = images_in(name, images)
-        num_threads = threads_of_call(name, num_threads)
-        parts = [np.empty((0, self.embed_dim), np.float32)]
-        with in_the_name_of(name):
-            parts += [self._embed_block(pixels, num_threads) for pixels in self._stream(images, num_threads)]
-        vectors = np.concatenate(parts)
-        return vectors[0] if is_one else vectors
+        return self._all(name, images, num_threads, (self.embed_dim,), self._embed_block)
 
     def encode_batches(self, images: "Images", *, num_threads: int | None = None) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors of `encode` in order, some at a time: for more images than fit in memory.
@@ -204,11 +214,7 @@ class ImageEncoder(ReadsImages):
         vectors : float32 [n, E]
             The vectors of the next n images. All images before a wrong one come before its error.
         """
-        name = f"{type(self).__name__}.encode_batches"
-        num_threads = threads_of_call(name, num_threads)
-        with in_the_name_of(name):
-            for pixels in self._stream(images, num_threads):
-                yield self._embed_block(pixels, num_threads)
+        return self._batches(f"{type(self).__name__}.encode_batches", images, num_threads, self._embed_block)
 
     def hidden_states(self, images: "Images", *, num_threads: int | None = None) -> NDArray[np.float32]:
         """Return the vectors of the rows of images after the layers, ``last_hidden_state`` of transformers.
@@ -230,16 +236,9 @@ class ImageEncoder(ReadsImages):
             As for `encode`.
         """
         name = f"{type(self).__name__}.hidden_states"
-        is_one, _ = images_in(name, images)
-        num_threads = threads_of_call(name, num_threads)
         rows, columns = self.patch_grid
-        shape = 0, self.num_special_rows + rows * columns, self._model.config.embed_dim
-        parts = [np.empty(shape, np.float32)]
-        with in_the_name_of(name):
-            for pixels in self._stream(images, num_threads):
-                parts.append(widened(self._model.image_rows(pixels, num_threads)).astype(np.float32, copy=False))
-        found = np.concatenate(parts)
-        return found[0] if is_one else found
+        shape = self.num_special_rows + rows * columns, self._model.config.embed_dim
+        return self._all(name, images, num_threads, shape, self._rows_of_block)
 
     def attention_weights(self, image: Any, *, num_threads: int | None = None) -> NDArray[np.float32]:
         """Return the attention weights of an image, in each layer and head.
@@ -276,6 +275,9 @@ class ImageEncoder(ReadsImages):
         parts = [self._embed_block(block, num_threads) for block in blocks]
         vectors: NDArray[np.float32] = np.concatenate([np.empty((0, self.embed_dim), np.float32), *parts])
         return vectors
+
+    def _rows_of_block(self, pixels: NDArray[np.float32], num_threads: int | None) -> NDArray[np.float32]:
+        return widened(self._model.image_rows(pixels, num_threads)).astype(np.float32, copy=False)
 
     def _embed_block(self, pixels: NDArray[np.float32], num_threads: int | None) -> NDArray[np.float32]:
         vectors: NDArray[np.float32] = self._head(self._model.image_rows(pixels, num_threads), num_threads)

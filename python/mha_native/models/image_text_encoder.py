@@ -27,7 +27,7 @@ from .images.preprocessing import Preprocessing
 from .images.sources import images_in
 from .pretrained import PretrainedModel
 from .text.batching import batches, slabs
-from .text.inputs import check_text, checked_texts
+from .text.inputs import checked_each, checked_texts
 from .text.tokenizer import Tokenizer, read_tokenizer, require_library
 
 if TYPE_CHECKING:
@@ -315,11 +315,7 @@ class ImageTextEncoder(PretrainedModel):
 
     def _tokens(self, name: str, texts: Iterable[str]) -> Iterator[list[int]]:
         """Yield the tokens of each text."""
-        first = 0
-        for slab in slabs(texts):
-            for i, text in enumerate(slab):
-                check_text(f"{name}: texts", text, first + i)
-            first += len(slab)
+        for slab in slabs(checked_each(f"{name}: texts", texts)):
             with in_the_name_of(name):
                 yield from self._tokenizer.encode_batch(slab)
 

@@ -23,7 +23,7 @@ from .files.sentence_files import SentenceConfig, read_sentence_config
 from .heads.token_vectors import TokenEmbeddings, TokenHead, inline_shapes, load_token_head, read_token_steps
 from .text.batching import batches, packed
 from .text.inputs import checked_texts
-from .text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, Settings, first_known, read_settings
+from .text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, Settings, read_settings
 from .text.tokenizer import Tokenizer, read_tokenizer, require_library
 from .text_encoder import TextEncoder
 
@@ -324,9 +324,7 @@ class MultiVectorEncoder(TextEncoder):
     ) -> TokenEmbeddings:
         threads = threads_of_call(name, num_threads)
         given = [texts] if isinstance(texts, str) else checked_texts(name, texts)
-        if prompt is None and prompt_name is None:
-            prompt_name = first_known(side.prompt_names, self.prompts)
-        before = self._settings.prompts.chosen(name, prompt_name, prompt).removeprefix(side.prefix)
+        before = self._settings.prompts.chosen(name, prompt_name, prompt, side.prompt_names).removeprefix(side.prefix)
         parts = list(self._vectors(name, side, given, before, threads))
         counts = np.concatenate([np.zeros(1, np.int64), *(counts for _, counts in parts)])
         rows = np.concatenate([np.empty((0, self.embed_dim), np.float32), *(rows for rows, _ in parts)])

@@ -13,7 +13,7 @@ from ..functions.arrays import widened
 from ..functions.deprecation import renamed_keyword
 from ..functions.messages import in_the_name_of
 from ..functions.runtime import threads_of_call
-from ..layers._constructor_arguments import WeightDType, checked_dtypes, checked_size, optional_size
+from ..layers._constructor_arguments import WeightDType, checked_dtypes
 from .architecture.family import EMBEDDING
 from .architecture.model import Model
 from .architecture.norms import in_dtype
@@ -25,7 +25,7 @@ from .files.json_files import MAX_SIZE
 from .files.modules_json import Module, read_modules
 from .files.sentence_files import SentenceConfig, read_sentence_config
 from .files.static_words import read_static_words
-from .heads.embedding import Head, read_head
+from .heads.embedding import Form, HasHead, Head, read_head
 from .text.inputs import check_sequences, checked_sequences, checked_texts, prompts_in
 from .text.prompts import Settings, read_settings
 from .text.text_call import TextCall, TokensOfText, text_call
@@ -33,14 +33,6 @@ from .text.tokenizer import Tokenizer, read_tokenizer, read_tokenizer_of_words, 
 from .text_encoder import TextEncoder
 
 __all__ = ["SentenceEncoder"]
-
-
-class _Form(NamedTuple):
-    """The form of the embeddings that a call returns."""
-
-    features: int
-    normalize: bool | None  # None: the default of the model
-    num_threads: int | None
 
 
 class _Embeddings(NamedTuple):
@@ -67,7 +59,7 @@ class _Rows(NamedTuple):
         return [vectors[first:end].copy() for first, end in pairwise(cu_seqlens)]
 
 
-class SentenceEncoder(TextEncoder):
+class SentenceEncoder(HasHead, TextEncoder):
     """Sentence embeddings: tokens, their vectors after the layers of an encoder, and one vector for each text.
 
     Use `from_pretrained` to open a model.
@@ -106,22 +98,6 @@ class SentenceEncoder(TextEncoder):
     ) -> None:
         super().__init__(model, tokenizer, config, settings)
         self._head = head
-
-    @property
-    def embed_dim(self) -> int:
-        """E, the features of an embedding; a call can choose fewer by `truncate_dim`."""
-        kept = self._settings.truncate_dim
-        return self._head.features if kept is None else min(kept, self._head.features)
-
-    @property
-    def truncate_dim(self) -> int | None:
-        """The number of features of an embedding that are kept by default; None keeps all. Can be set."""
-        return self._settings.truncate_dim
-
-    @truncate_dim.setter
-    def truncate_dim(self, truncate_dim: int | None) -> None:
-        checked = optional_size(type(self).__name__, "truncate_dim", truncate_dim)
-        self._settings = self._settings._replace(truncate_dim=checked)
 
     @property
     def pooling_modes(self) -> tuple[str, ...]:
@@ -324,7 +300,7 @@ class SentenceEncoder(TextEncoder):
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, form.features), np.float32), *parts])
 
     def _embed_texts(
-        self, name: str, texts: Iterable[str], prompt_name: str | None, prompt: str | None, form: _Form
+        self, name: str, texts: Iterable[str], prompt_name: str | None, prompt: str | None, form: Form
     ) -> Iterator[NDArray[np.float32]]:
         """Yield the embeddings of `texts`, some at a time. The prompt is checked here, texts as they are read."""
         before = self._settings.prompts.chosen(name, prompt_name, prompt)
@@ -376,22 +352,11 @@ class SentenceEncoder(TextEncoder):
 
         return text_call(self._model, [TokensOfText(ids, [], head) for ids in tokens], result)
 
-    def _form(self, name: str, truncate_dim: int | None, normalize: bool | None, num_threads: int | None) -> _Form:
-        """Check the arguments of a call, and return them with the defaults of the model."""
-        features = self.embed_dim
-        if truncate_dim is not None:
-            features = min(self._head.features, checked_size(name, "truncate_dim", truncate_dim))
-        if normalize is not None:
-            normalize = _core.boolean(name, "normalize", normalize)
-        return _Form(features, normalize, threads_of_call(name, num_threads))
-
     def _embeddings(
-        self, what: str, sequences: Iterable[list[int]], prompt_tokens: int, form: _Form
+        self, what: str, sequences: Iterable[list[int]], prompt_tokens: int, form: Form
     ) -> Iterator[NDArray[np.float32]]:
         for _, rows, cu_seqlens in self._model.batches(what, sequences, form.num_threads):
-            yield self._head.embeddings(
-                rows, cu_seqlens, prompt_tokens, form.features, form.normalize, form.num_threads
-            )
+            yield self._head.embeddings(rows, cu_seqlens, prompt_tokens, *form)
 
     def encode_to_rows(
         self,

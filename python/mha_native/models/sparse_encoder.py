@@ -24,8 +24,8 @@ from .heads.masked_language import MaskedHead, SparsePooling, masked_head_of
 from .heads.sparse import SparseEmbeddings
 from .heads.sparse_words import SparseWords, read_sparse_words
 from .text.batching import slabs
-from .text.inputs import check_text, checked_texts
-from .text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, Settings, first_known, read_settings
+from .text.inputs import checked_each, checked_texts
+from .text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, Settings, read_settings
 from .text.text_call import TextCall, TokensOfText, text_call
 from .text.tokenizer import Tokenizer, read_tokenizer, require_library
 from .text_encoder import TextEncoder
@@ -256,9 +256,7 @@ class SparseEncoder(TextEncoder):
         embeddings : SparseEmbeddings
         """
         name = f"{type(self).__name__}.encode_query"
-        if prompt is None and prompt_name is None:
-            prompt_name = first_known(QUERY_PROMPTS, self.prompts)
-        call = self._call(name, prompt_name, prompt, "query", max_active_dims, num_threads)
+        call = self._call(name, prompt_name, prompt, "query", max_active_dims, num_threads, QUERY_PROMPTS)
         return self._encoded(name, texts, call)
 
     def encode_document(
@@ -276,8 +274,7 @@ class SparseEncoder(TextEncoder):
         ----------
         texts : str, or N of them
         prompt_name, prompt
-            As for `encode`. Default: the first of "document", "passage" and "corpus"
-            that the model has.
+            As for `encode`. Default: the first of "document", "passage" and "corpus" that the model has.
         max_active_dims, num_threads
             As for `encode`.
 
@@ -286,9 +283,7 @@ class SparseEncoder(TextEncoder):
         embeddings : SparseEmbeddings
         """
         name = f"{type(self).__name__}.encode_document"
-        if prompt is None and prompt_name is None:
-            prompt_name = first_known(DOCUMENT_PROMPTS, self.prompts)
-        call = self._call(name, prompt_name, prompt, "document", max_active_dims, num_threads)
+        call = self._call(name, prompt_name, prompt, "document", max_active_dims, num_threads, DOCUMENT_PROMPTS)
         return self._encoded(name, texts, call)
 
     def encode_batches(
@@ -370,22 +365,19 @@ class SparseEncoder(TextEncoder):
         task: str | None,
         max_active_dims: int | None,
         num_threads: int | None,
+        names: Iterable[str] = (),
     ) -> _Call:
         """Check the arguments of a call, and return them with the defaults of the model."""
         most = self.max_active_dims
         if max_active_dims is not None:
             most = checked_size(name, "max_active_dims", max_active_dims)
-        before = self._settings.prompts.chosen(name, prompt_name, prompt)
+        before = self._settings.prompts.chosen(name, prompt_name, prompt, names)
         return _Call(before, self._routes.words_of(name, task), most, threads_of_call(name, num_threads))
 
     def _embeddings(self, name: str, texts: Iterable[str], call: _Call) -> Iterator[SparseEmbeddings]:
         """Yield the embeddings of `texts`, some at a time. Texts are checked as they are read."""
         if call.words is not None:
-            first = 0
-            for slab in slabs(texts):
-                for i, text in enumerate(slab):
-                    check_text(f"{name}: texts", text, first + i)
-                first += len(slab)
+            for slab in slabs(checked_each(f"{name}: texts", texts)):
                 with in_the_name_of(type(self).__name__):
                     yield _kept(call.words.embeddings([call.prompt + text for text in slab]), call.max_active_dims)
             return

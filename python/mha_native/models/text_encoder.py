@@ -13,7 +13,7 @@ from .architecture.model import Model
 from .files.sentence_files import SentenceConfig
 from .pretrained import PretrainedModel
 from .text.batching import slabs
-from .text.inputs import check_text
+from .text.inputs import check_text, checked_each
 from .text.prompts import Settings
 from .text.tokenizer import Tokenizer
 
@@ -87,9 +87,7 @@ class TextEncoder(PretrainedModel):
         TypeError, ValueError
             As for `encode`.
         """
-        name = f"{type(self).__name__}.tokens_of"
-        before = self._settings.prompts.chosen(name, prompt_name, prompt)
-        return self._tokens_of(name, texts, before, add_special_tokens)
+        return self._read_texts("tokens_of", texts, add_special_tokens, prompt_name, prompt)
 
     def count_tokens(
         self,
@@ -111,9 +109,10 @@ class TextEncoder(PretrainedModel):
         counts : int64 [N]
             For one text an int.
         """
-        name = f"{type(self).__name__}.count_tokens"
-        before = self._settings.prompts.chosen(name, prompt_name, prompt)
-        return self._count_tokens(name, texts, before, add_special_tokens)
+        return self._read_texts("count_tokens", texts, add_special_tokens, prompt_name, prompt)
+
+    def _before(self, function: str, prompt_name: str | None, prompt: str | None) -> str:
+        return self._settings.prompts.chosen(function, prompt_name, prompt)
 
     def _reader(self) -> tuple[Any, bool]:
         return self._tokenizer, False
@@ -145,10 +144,6 @@ class TextEncoder(PretrainedModel):
 
     def _tokenize(self, name: str, texts: Iterable[str], prompt: str) -> Iterator[list[int]]:
         """Yield the tokens of each text, after the prompt."""
-        first = 0
-        for slab in slabs(texts):
-            for i, text in enumerate(slab):
-                check_text(f"{name}: texts", text, first + i)
-            first += len(slab)
+        for slab in slabs(checked_each(f"{name}: texts", texts)):
             with in_the_name_of(type(self).__name__):
                 yield from self._tokenizer.encode_batch([prompt + text for text in slab] if prompt else slab)

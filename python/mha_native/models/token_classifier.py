@@ -12,7 +12,7 @@ from .heads.classification import TOKENS
 from .heads.classifier import Classifier, PretrainedClassifier
 from .heads.entities import STRATEGIES, Entity, entities_of, without_overlaps
 from .heads.labels import apply_function
-from .text.inputs import check_text, checked_texts
+from .text.inputs import checked_each, checked_texts
 from .text.text_call import TextCall
 from .text.windows import PieceTokenizer, Window
 
@@ -199,8 +199,7 @@ class TokenClassifier(PretrainedClassifier):
         self, what: str, texts: Iterable[str], stride: int, seen: MutableSequence[Window]
     ) -> Iterator[list[int]]:
         """Yield the tokens of the windows over each text, and append the windows to `seen`."""
-        for i, text in enumerate(texts):
-            check_text(what, text, i)
+        for text in checked_each(what, texts):
             with in_the_name_of(what):
                 for window in self._pieces.windows(text, stride):
                     seen.append(window)

@@ -39,51 +39,39 @@ def check_device(function: str, device: object, name: str = "device") -> None:
             raise ValueError(f"{function}: {name} must be 'cpu', where this library computes; got {shown(each)}")
 
 
-def find_model(
-    function: str,
-    model_name_or_path: str | PathLike[str] | None,
-    cache_folder: str | PathLike[str] | None,
-    revision: str | None,
-    local_files_only: bool,
-    token: bool | str | None,
-    organization: str = "sentence-transformers",
-) -> Path:
-    """Return the directory of the model, downloading it if necessary. `organization` completes a short name."""
-    if model_name_or_path is None:
+def find_model(function: str, given: Mapping[str, Any], organization: str) -> Path:
+    """Return the directory of the model that a constructor was given, downloading it if necessary.
+
+    `organization` completes a short name.
+    """
+    model, token, cache_folder = (given[name] for name in ("model_name_or_path", "token", "cache_folder"))
+    if model is None:
         raise ValueError(f"{function}: model_name_or_path must be the directory of a model, or its name; got None")
-    if not isinstance(model_name_or_path, (str, PathLike)):
-        raise TypeError(f"{function}: model_name_or_path must be a path; got {shown(model_name_or_path)}")
-    if cache_folder is None:
-        cache_folder = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
+    if not isinstance(model, (str, PathLike)):
+        raise TypeError(f"{function}: model_name_or_path must be a path; got {shown(model)}")
     with in_the_name_of(function):
         return find_directory(
-            model_name_or_path,
-            cache_folder=cache_folder,
-            revision=revision,
-            local_files_only=local_files_only,
-            token=token,
+            model,
+            cache_folder=os.environ.get("SENTENCE_TRANSFORMERS_HOME") if cache_folder is None else cache_folder,
+            revision=given["revision"],
+            local_files_only=given["local_files_only"],
+            token=given.get("use_auth_token") if token is None else token,
             organization=organization,
         )
 
 
-def read_arguments(
-    function: str,
-    modules: object,
-    device: object,
-    backend: object,
-    model_kwargs: Mapping[str, Any] | None,
-    processor_kwargs: Mapping[str, Any] | None,
-    config_kwargs: Mapping[str, Any] | None,
-) -> tuple[Formats, Any]:
+def read_arguments(function: str, given: Mapping[str, Any]) -> tuple[Formats, Any]:
     """Read the arguments of a constructor: the formats of a model, and the most tokens of a text or None."""
-    if modules is not None:
+    if given.get("modules") is not None:
         raise ValueError(f"{function}: modules must be None, as a model is read from its directory")
-    check_device(function, device)
-    if backend != "torch":
+    check_device(function, given.get("device"))
+    if (backend := given["backend"]) != "torch":
         raise ValueError(f"{function}: backend must be 'torch', which this class replaces; got {shown(backend)}")
-    config = _checked(function, "config_kwargs", config_kwargs)
+    config = _checked(function, "config_kwargs", given["config_kwargs"])
     _refuse_others(function, "config_kwargs", config, {"trust_remote_code", "attn_implementation"})
-    return _read_model_kwargs(function, model_kwargs), _read_processor_kwargs(function, processor_kwargs)
+    processor = given["processor_kwargs"]
+    processor = given.get("tokenizer_kwargs") if processor is None else processor
+    return _read_model_kwargs(function, given["model_kwargs"]), _read_processor_kwargs(function, processor)
 
 
 def _read_model_kwargs(function: str, model_kwargs: Mapping[str, Any] | None) -> Formats:

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,11 @@ from ..models.heads.labels import apply_function
 from ..models.heads.score_activation import read_activation
 from ..models.heads.token_ranker import TokenRanker, is_token_ranker, load_token_ranker
 from ..models.text.inputs import check_text
-from ..models.text.prompts import read_settings
+from ..models.text.prompts import Prompts, read_settings
 from ..models.text.text_call import TextCall, text_call
 from ..models.text.tokens_of_texts import ReadsTexts
-from ._arguments import find_model, read_arguments
-from ._model import Model, Pool, check_processes
+from ._arguments import Formats
+from ._model import Model, Pool, check_call
 from ._tensors import as_array, as_tensor, results
 
 _logger = logging.getLogger(__name__)
@@ -91,6 +92,8 @@ class CrossEncoder(ReadsTexts, Model):
     [['corpus_id', 'score', 'text']]
     """
 
+    _ORGANIZATION = "cross-encoder"
+    _classifier: Classifier | TokenRanker
     activation_fn: Callable[[Any], Any]
 
     def __init__(
@@ -117,34 +120,25 @@ class CrossEncoder(ReadsTexts, Model):
         activation_fn: Callable[[Any], Any] | None = None,
         keep_in_fp32_modules: Sequence[str] | None = None,
     ) -> None:
-        function = type(self).__name__
-        kwargs = (model_kwargs, tokenizer_kwargs if processor_kwargs is None else processor_kwargs, config_kwargs)
-        formats, most_tokens = read_arguments(function, modules, device, backend, *kwargs)
         if activation_fn is not None:
-            _check_callable(function, activation_fn)
-        source = (model_name_or_path, cache_folder, revision, local_files_only, token)
-        directory = find_model(function, *source, organization="cross-encoder")
-        with in_the_name_of(function):
-            stored = formats.dtype, formats.weight_dtype
-            classifier: Classifier | TokenRanker
-            if is_token_ranker(directory):
-                classifier = load_token_ranker(function, directory, *stored)
-            else:
-                classifier = load_classifier(function, directory, TEXTS, *stored)
-            known = read_settings(directory, "CrossEncoder").prompts
-            count = len(classifier.labels.names)
-            if activation_fn is None:
-                activation_fn = activation_of(read_activation(directory, classifier.folder / "config.json", count))
-        if num_labels is not None and num_labels != count:
-            raise ValueError(f"{function}: num_labels must be {count}, as in the model; got {shown(num_labels)}")
-        self._classifier = classifier
-        self.activation_fn = activation_fn
-        self._set_prompts(function, prompts, default_prompt_name, known)
-        if max_length is not None:
-            self.max_length = max_length
-        elif most_tokens is not None:
-            with in_the_name_of(function, max_seq_length="model_max_length"):
-                self.max_seq_length = most_tokens
+            _check_callable(type(self).__name__, activation_fn)
+            self.activation_fn = activation_fn
+        self._open(locals())
+        if num_labels is not None and num_labels != self.num_labels:
+            name = type(self).__name__
+            raise ValueError(f"{name}: num_labels must be {self.num_labels}, as in the model; got {shown(num_labels)}")
+
+    def _load(self, directory: Path, formats: Formats) -> Prompts:
+        function = type(self).__name__
+        known = read_settings(directory, "CrossEncoder").prompts
+        if is_token_ranker(directory):
+            self._classifier = load_token_ranker(function, directory, *formats)
+        else:
+            self._classifier = load_classifier(function, directory, TEXTS, *formats)
+        if not hasattr(self, "activation_fn"):  # else the one in the files does not count
+            path = self._classifier.folder / "config.json"
+            self.activation_fn = activation_of(read_activation(directory, path, self.num_labels))
+        return known
 
     def _reader(self) -> tuple[Any, bool]:
         return self._reads_tokens("CrossEncoder").tokenizer, True
@@ -202,11 +196,11 @@ class CrossEncoder(ReadsTexts, Model):
         old = _old_arguments(function, kwargs)
         inputs = old.get("inputs") if inputs is None else inputs
         activation_fn = old.get("activation_fn") if activation_fn is None else activation_fn
-        check_processes(function, device, pool, chunk_size)
+        check_call(function, batch_size, device, pool, chunk_size)
         is_one = _is_one(inputs)
         pairs = [list(inputs) if isinstance(inputs, np.ndarray) else inputs] if is_one else _as_list(function, inputs)
         before = self._prompt(function, prompt_name, prompt)
-        scores = self._scores(function, "inputs", pairs, before, batch_size, show_progress_bar, activation_fn)
+        scores = self._scores(function, "inputs", pairs, before, show_progress_bar, activation_fn)
         if apply_softmax and scores.ndim > 1:
             scores = apply_function("softmax", scores)
         if not pairs:
@@ -261,7 +255,7 @@ class CrossEncoder(ReadsTexts, Model):
             raise ValueError(f"{function}: the model must have a single label; it has {self.num_labels}")
         old = _old_arguments(function, kwargs, {"apply_softmax", "convert_to_numpy", "convert_to_tensor"})
         activation_fn = old.get("activation_fn") if activation_fn is None else activation_fn
-        check_processes(function, device, pool, chunk_size)
+        check_call(function, batch_size, device, pool, chunk_size)
         if not isinstance(query, str):
             raise TypeError(f"{function}: query must be a str; got {name_of_type(query)}")
         check_text(f"{function}: query", query, 0)
@@ -270,7 +264,7 @@ class CrossEncoder(ReadsTexts, Model):
             top_k = checked_size(function, "top_k", top_k)
         pairs = [(query, text) for text in texts]
         before = self._prompt(function, prompt_name, prompt)
-        scores = self._scores(function, "documents", pairs, before, batch_size, show_progress_bar, activation_fn)
+        scores = self._scores(function, "documents", pairs, before, show_progress_bar, activation_fn)
         order = sorted(range(len(texts)), key=lambda i: -float(scores[i]))[:top_k]
         ranking: list[dict[str, Any]] = [{"corpus_id": i, "score": float(scores[i])} for i in order]
         if return_documents:
@@ -284,12 +278,10 @@ class CrossEncoder(ReadsTexts, Model):
         name: str,
         pairs: list[Any],
         prompt: str,
-        batch_size: int,
         show_progress_bar: bool | None,
         activation_fn: Callable[[Any], Any] | None,
     ) -> NDArray[Any]:
         """Compute the scores of pairs, [N] for a single label, else [N, L]. `name` names the pairs in errors."""
-        checked_size(function, "batch_size", batch_size)
         logits = np.empty((len(pairs), self.num_labels), np.float32)
         shows = bool(pairs) and is_wanted(show_progress_bar, _logger)
         fill_rows(logits, self._classifier.logits(f"{function}: {name}", pairs, prompt, None), "pairs", shows)

@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _core
 from ..functions.messages import in_the_name_of, listed, name_of_type
-from ..functions.runtime import threads_of_call
-from ..layers._constructor_arguments import checked_size, optional_size
 from ..models import ImageEncoder, ImageTextEncoder
 from ..models.architecture.family import IMAGES
 from ..models.architecture.registry import families_of
 from ..models.files.json_files import read_json
 from ..models.files.modules_json import Module, read_image_modules
 from ..models.files.sentence_files import ImageModalities, read_image_modalities
-from ..models.heads.embedding import Head, read_head
+from ..models.heads.embedding import Form, HasHead, Head, read_head
 from ..models.images.sources import PlacedImage
 from ..models.text.inputs import check_text
 from ..models.text.prompts import Settings, read_settings
@@ -32,7 +29,7 @@ _ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tiff", ".webp")
 _SLAB = 64  # inputs of a progress bar's step; a model of images takes seconds for them
 
 
-class ImageModel:
+class ImageModel(HasHead):
     """A model of images, and perhaps of texts, with the modules after it.
 
     It has the attributes and methods of `SentenceEncoder` that `SentenceTransformer` uses.
@@ -59,22 +56,6 @@ class ImageModel:
     def modalities(self) -> list[str]:
         """The kinds of inputs that the model takes."""
         return ["text", "image"] if isinstance(self._model, ImageTextEncoder) else ["image"]
-
-    @property
-    def embed_dim(self) -> int:
-        """E, the features of an embedding."""
-        kept = self._settings.truncate_dim
-        return self._head.features if kept is None else min(kept, self._head.features)
-
-    @property
-    def truncate_dim(self) -> int | None:
-        """The number of features of an embedding that are kept by default; None keeps all. Can be set."""
-        return self._settings.truncate_dim
-
-    @truncate_dim.setter
-    def truncate_dim(self, truncate_dim: int | None) -> None:
-        checked = optional_size(type(self).__name__, "truncate_dim", truncate_dim)
-        self._settings = self._settings._replace(truncate_dim=checked)
 
     @property
     def similarity_fn_name(self) -> str:
@@ -154,27 +135,16 @@ class ImageModel:
         """Yield the embeddings of inputs in order, some at a time; arguments as for `SentenceEncoder`."""
         name = f"{type(self).__name__}.encode_batches"
         before = self._settings.prompts.chosen(name, prompt_name, prompt)
-        num_threads = threads_of_call(name, num_threads)
-        features = self.embed_dim
-        if truncate_dim is not None:
-            features = min(self._head.features, checked_size(name, "truncate_dim", truncate_dim))
-        if normalize is not None:
-            normalize = _core.boolean(name, "normalize", normalize)
+        form = self._form(name, truncate_dim, normalize, num_threads)
         rest = iter(inputs)
         while slab := list(islice(rest, _SLAB)):
-            yield self._embeddings(slab, before, features, normalize, num_threads)
+            yield self._embeddings(slab, before, form)
 
-    def _embeddings(
-        self,
-        inputs: list[PlacedImage | str],
-        prompt: str,
-        features: int,
-        normalize: bool | None,
-        num_threads: int | None,
-    ) -> NDArray[np.float32]:
+    def _embeddings(self, inputs: list[PlacedImage | str], prompt: str, form: Form) -> NDArray[np.float32]:
         images = [i for i, given in enumerate(inputs) if not isinstance(given, str)]
         texts = [i for i, given in enumerate(inputs) if isinstance(given, str)]
-        embeddings = np.empty((len(inputs), features), np.float32)
+        embeddings = np.empty((len(inputs), form.features), np.float32)
+        num_threads = form.num_threads
         for places in filter(None, (images, texts)):
             given: list[Any] = [inputs[i] for i in places]
             if isinstance(self._model, ImageEncoder):
@@ -186,7 +156,7 @@ class ImageModel:
                 found = self._model.encode_texts(whole, normalize=False, num_threads=num_threads)[:, None]
             rows = found.reshape(-1, found.shape[2])
             cu_seqlens = np.arange(len(places) + 1, dtype=np.int64) * found.shape[1]
-            embeddings[places] = self._head.embeddings(rows, cu_seqlens, 0, features, normalize, num_threads)
+            embeddings[places] = self._head.embeddings(rows, cu_seqlens, 0, *form)
         return embeddings
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ from ..functions.messages import in_the_name_of, listed, shown
 from ..layers._constructor_arguments import checked_size
 from ..models.text.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, Prompts, first_known
 from ..models.text_encoder import TextEncoder
-from ._arguments import CPU, Device, check_device
+from ._arguments import CPU, Device, Formats, check_device, find_model, read_arguments
 from ._images import ImageModel
 from ._similarity import SimilarityFunction, checked_name
 from ._text_tokenizer import TextTokenizer
@@ -28,6 +29,26 @@ class Model:
 
     prompts: dict[str, str]
     default_prompt_name: str | None
+    max_seq_length: Any  # an attribute or a property
+
+    _ORGANIZATION = "sentence-transformers"  # of names without one
+
+    def _open(self, given: Mapping[str, Any]) -> None:
+        """Open the model that the arguments of a constructor describe, and set its prompts and its length."""
+        function = type(self).__name__
+        formats, length = read_arguments(function, given)
+        directory = find_model(function, given, self._ORGANIZATION)
+        with in_the_name_of(function):
+            known = self._load(directory, formats)
+        self._set_prompts(function, given["prompts"], given["default_prompt_name"], known)
+        own = given.get("max_length")
+        if own is not None or length is not None:
+            with in_the_name_of(function, max_seq_length="model_max_length" if own is None else "max_length"):
+                self.max_seq_length = length if own is None else own
+
+    def _load(self, directory: Path, formats: Formats) -> Prompts:
+        """Read the model in a directory, and return its prompts."""
+        raise NotImplementedError
 
     @property
     def device(self) -> Device:
@@ -112,8 +133,18 @@ class EncoderLength:
 class Embedder(EncoderLength, Model):
     """A model of embeddings: of queries and documents, and their similarity."""
 
-    _similarity: str | None
+    _KIND: Any  # a class with `from_pretrained`
+    _similarity: str | None = None
     encode: Callable[..., Any]
+
+    def _open(self, given: Mapping[str, Any]) -> None:
+        if given["similarity_fn_name"] is not None:
+            self.similarity_fn_name = given["similarity_fn_name"]
+        super()._open(given)
+
+    def _load(self, directory: Path, formats: Formats) -> Prompts:
+        self._encoder = self._KIND.from_pretrained(directory, **formats._asdict())
+        return self._encoder._settings.prompts
 
     def encode_query(
         self,
@@ -214,8 +245,19 @@ class Embedder(EncoderLength, Model):
         return self._prompt(function, self._first_name(names), None)
 
 
-def check_processes(function: str, device: object, pool: Pool | None, chunk_size: int | None) -> None:
-    """Raise ValueError for another device than the CPU, a pool of other processes, or a wrong chunk size."""
+def check_call(
+    function: str,
+    batch_size: int,
+    device: object,
+    pool: Pool | None,
+    chunk_size: int | None,
+    others: Iterable[str] = (),
+) -> None:
+    """Raise TypeError or ValueError for a wrong size, another device than the CPU, a pool of other processes, or for
+    arguments of a call that models do not have."""
+    checked_size(function, "batch_size", batch_size)
+    if unknown := set(others) - {"task"}:
+        raise ValueError(f"{function}: a model of this kind has no arguments {listed(sorted(unknown))}")
     check_device(function, device)
     if chunk_size is not None:
         checked_size(function, "chunk_size", chunk_size)

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 
 from ..functions.maxsim import maxsim
 from ..functions.messages import in_the_name_of, listed, shown
-from ..layers._constructor_arguments import checked_size
 from ..models import MultiVectorEncoder as Encoder
 from ..models.heads.pooling import scaled_to_length_1
 from ..models.text.inputs import checked_texts
-from ._arguments import find_model, read_arguments
-from ._model import Embedder, Pool, check_processes
+from ._model import Embedder, Pool, check_call
 from ._tensors import as_array, as_tensor, is_tensor
 
 _SIMILARITIES = ("maxsim", "meanmaxsim")
@@ -67,8 +65,8 @@ class MultiVectorEncoder(Embedder):
     (1, 2)
     """
 
+    _KIND = Encoder
     _encoder: Encoder
-    _similarity: str
 
     def __init__(
         self,
@@ -90,24 +88,12 @@ class MultiVectorEncoder(Embedder):
         backend: str = "torch",
         similarity_fn_name: Any = None,
     ) -> None:
-        function = type(self).__name__
-        kwargs = (model_kwargs, processor_kwargs, config_kwargs)
-        formats, most_tokens = read_arguments(function, modules, device, backend, *kwargs)
-        directory = find_model(function, model_name_or_path, cache_folder, revision, local_files_only, token)
-        with in_the_name_of(function):
-            self._encoder = Encoder.from_pretrained(directory, **formats._asdict())
-        self._similarity = self._encoder.similarity_fn_name
-        if similarity_fn_name is not None:
-            self.similarity_fn_name = similarity_fn_name
-        self._set_prompts(function, prompts, default_prompt_name, self._encoder._settings.prompts)
-        if most_tokens is not None:
-            with in_the_name_of(function, max_length="model_max_length"):
-                self._encoder.max_length = most_tokens
+        self._open(locals())
 
     @property
     def similarity_fn_name(self) -> str:
         """ "maxsim", or "meanmaxsim": maxsim over the number of vectors of the query. You can set it."""
-        return self._similarity
+        return super().similarity_fn_name
 
     @similarity_fn_name.setter
     def similarity_fn_name(self, similarity_fn_name: Any) -> None:
@@ -167,15 +153,12 @@ class MultiVectorEncoder(Embedder):
             If a text is not a str, or an argument is not valid.
         """
         function = f"{type(self).__name__}.encode"
-        checked_size(function, "batch_size", batch_size)
-        if kwargs:
-            raise ValueError(f"{function}: a model of this kind has no arguments {listed(sorted(kwargs))}")
         if output_value != "token_embeddings" or token_pooling is not None:
             got = f"{shown(output_value)}, and {shown(token_pooling)} as token_pooling"
             raise ValueError(f"{function}: output_value must be 'token_embeddings', and token_pooling None; got {got}")
         if task not in _TASKS:
             raise ValueError(f"{function}: task must be 'query' or 'document'; got {shown(task)}")
-        check_processes(function, device, pool, chunk_size)
+        check_call(function, batch_size, device, pool, chunk_size, kwargs)
         is_one = isinstance(inputs, str)
         with in_the_name_of(function, texts="inputs"):
             texts = list(checked_texts(function, [inputs] if isinstance(inputs, str) else inputs))

@@ -4,6 +4,7 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -11,14 +12,14 @@ from numpy.typing import NDArray
 
 from ..functions.messages import in_the_name_of, listed, shown
 from ..functions.progress import fill_rows, is_wanted
-from ..layers._constructor_arguments import checked_size
 from ..models import SentenceEncoder
 from ..models.text.inputs import checked_texts
-from ._arguments import find_model, read_arguments
+from ..models.text.prompts import Prompts
+from ._arguments import Formats
 from ._images import ImageModel, open_image_model
-from ._model import Embedder, Pool, check_processes
+from ._model import Embedder, Pool, check_call
 from ._quantization import Precision, check_precision, quantize_embeddings
-from ._similarity import SimilarityFunction, checked_name
+from ._similarity import SimilarityFunction
 from ._tensors import as_tensor, results
 
 _OUTPUTS = ("sentence_embedding", "token_embeddings", None)
@@ -92,6 +93,7 @@ class SentenceTransformer(Embedder):
     array([[1.  , 0.78, 0.05]], dtype=float32)
     """
 
+    _KIND = SentenceEncoder
     _encoder: SentenceEncoder | ImageModel
 
     def __init__(
@@ -117,21 +119,16 @@ class SentenceTransformer(Embedder):
         similarity_fn_name: str | SimilarityFunction | None = None,
         truncate_dim: int | None = None,
     ) -> None:
-        function = type(self).__name__
-        kwargs = (model_kwargs, tokenizer_kwargs if processor_kwargs is None else processor_kwargs, config_kwargs)
-        formats, most_tokens = read_arguments(function, modules, device, backend, *kwargs)
-        self._similarity = None if similarity_fn_name is None else checked_name(function, similarity_fn_name)
-        token = use_auth_token if token is None else token
-        directory = find_model(function, model_name_or_path, cache_folder, revision, local_files_only, token)
-        images = open_image_model(function, directory, formats)
-        with in_the_name_of(function):
-            self._encoder = images or SentenceEncoder.from_pretrained(directory, **formats._asdict())
-        self._set_prompts(function, prompts, default_prompt_name, self._encoder._settings.prompts)
+        self._open(locals())
         if truncate_dim is not None:
             self.truncate_dim = truncate_dim
-        if most_tokens is not None:
-            with in_the_name_of(function, max_seq_length="model_max_length"):
-                self.max_seq_length = most_tokens
+
+    def _load(self, directory: Path, formats: Formats) -> Prompts:
+        images = open_image_model(type(self).__name__, directory, formats)
+        if images is None:
+            return super()._load(directory, formats)
+        self._encoder = images
+        return images._settings.prompts
 
     def encode(
         self,
@@ -197,14 +194,11 @@ class SentenceTransformer(Embedder):
         function = f"{type(self).__name__}.encode"
         sentences = kwargs.pop("sentences", None)
         inputs = sentences if inputs is None else inputs
-        checked_size(function, "batch_size", batch_size)
-        if others := kwargs.keys() - {"task"}:
-            raise ValueError(f"{function}: a model of this kind has no arguments {listed(sorted(others))}")
         check_precision(function, precision)
         if output_value not in _OUTPUTS:
             known = listed(map(repr, _OUTPUTS))
             raise ValueError(f"{function}: output_value must be one of {known}; got {shown(output_value)}")
-        check_processes(function, device, pool, chunk_size)
+        check_call(function, batch_size, device, pool, chunk_size, kwargs)
         is_one, texts = self._inputs(function, inputs)
         before = self._prompt(function, prompt_name, prompt)
         shows = bool(texts) and is_wanted(show_progress_bar, _logger)

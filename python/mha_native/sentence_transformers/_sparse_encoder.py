@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import models
-from ..functions.messages import in_the_name_of, listed
+from ..functions.messages import in_the_name_of
 from ..functions.progress import is_wanted, progress_bar
-from ..layers._constructor_arguments import checked_size, optional_size
+from ..layers._constructor_arguments import optional_size
 from ..models import SparseEmbeddings
 from ..models.text.inputs import checked_texts
-from ._arguments import find_model, read_arguments
-from ._model import Embedder, Pool, check_processes
-from ._similarity import SimilarityFunction, checked_name
+from ._model import Embedder, Pool, check_call
+from ._similarity import SimilarityFunction
 from ._sparse_tensors import as_sparse, as_sparse_tensor, is_sparse, torch_or_none
 from ._tensors import is_tensor
 
@@ -75,6 +74,7 @@ class SparseEncoder(Embedder):
     [1, 2]
     """
 
+    _KIND, _ORGANIZATION = models.SparseEncoder, "sparse-encoder"
     _encoder: models.SparseEncoder
     splade_pooling_chunk_size: int | None = None
 
@@ -100,19 +100,8 @@ class SparseEncoder(Embedder):
         similarity_fn_name: str | SimilarityFunction | None = None,
         max_active_dims: int | None = None,
     ) -> None:
-        function = type(self).__name__
-        kwargs = (model_kwargs, tokenizer_kwargs if processor_kwargs is None else processor_kwargs, config_kwargs)
-        formats, most_tokens = read_arguments(function, modules, device, backend, *kwargs)
-        self._similarity = None if similarity_fn_name is None else checked_name(function, similarity_fn_name)
-        source = (model_name_or_path, cache_folder, revision, local_files_only, token)
-        directory = find_model(function, *source, organization="sparse-encoder")
-        with in_the_name_of(function):
-            self._encoder = models.SparseEncoder.from_pretrained(directory, **formats._asdict())
-        self._set_prompts(function, prompts, default_prompt_name, self._encoder._settings.prompts)
+        self._open(locals())
         self.max_active_dims = self._encoder.max_active_dims if max_active_dims is None else max_active_dims
-        if most_tokens is not None:
-            with in_the_name_of(function, max_seq_length="model_max_length"):
-                self.max_seq_length = most_tokens
 
     def encode(
         self,
@@ -163,10 +152,7 @@ class SparseEncoder(Embedder):
         function = f"{type(self).__name__}.encode"
         sentences = kwargs.pop("sentences", None)
         inputs = sentences if inputs is None else inputs
-        checked_size(function, "batch_size", batch_size)
-        if others := kwargs.keys() - {"task"}:
-            raise ValueError(f"{function}: a model of this kind has no arguments {listed(sorted(others))}")
-        check_processes(function, device, pool, chunk_size)
+        check_call(function, batch_size, device, pool, chunk_size, kwargs)
         is_one = isinstance(inputs, str)
         with in_the_name_of(function, texts="inputs"):
             texts = list(checked_texts(function, [inputs] if is_one else inputs))

@@ -21,7 +21,7 @@ from ..models import SentenceEncoder
 from ..models.files.hub_cache import find_directory
 from ..models.files.modules_json import Module, first_transformer
 from ..models.files.sentence_files import settings_file
-from ..models.text.inputs import check_text
+from ..models.text.inputs import checked_each
 from ..models.text.prompts import Settings
 from ..models.text.tokenizer import require_library
 from ._arguments import find_model, read_arguments
@@ -151,10 +151,9 @@ class Transformer(EncoderLength, InputModule):
         name = "Transformer.preprocess"
         if others := kwargs.keys() - {"task"}:
             raise ValueError(f"{name}: a module of this kind has no arguments {listed(sorted(others))}")
-        for i, text in enumerate(inputs):
-            check_text(f"{name}: inputs", text, i)
+        texts = checked_each(f"{name}: inputs", inputs)
         tokenizer = self._encoder._tokenizer
-        sequences = list(tokenizer.encode_batch([prompt + text if prompt else text for text in inputs]))
+        sequences = list(tokenizer.encode_batch([prompt + text if prompt else text for text in texts]))
         shape = (len(sequences), max(map(len, sequences), default=0))
         ids, mask = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for i, sequence in enumerate(sequences):
@@ -243,9 +242,9 @@ class Transformer(EncoderLength, InputModule):
         **kwargs
             Have no effect.
         """
-        name = "Transformer.load"
-        formats, most_tokens = read_arguments(name, None, None, backend, model_kwargs, processor_kwargs, config_kwargs)
-        folder = find_model(name, model_name_or_path, cache_folder, revision, local_files_only, token) / subfolder
+        name, given = "Transformer.load", locals()
+        formats, most_tokens = read_arguments(name, given)
+        folder = find_model(name, given, "sentence-transformers") / subfolder
         saved = cls.load_config(str(folder))
         if any(key in _FORMATS for key in model_kwargs or ()):
             saved |= formats._asdict()

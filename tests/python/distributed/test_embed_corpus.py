@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_bert
+import tiny_images
 import tiny_sparse
 from command_line import assert_refused, run
 from tolerance import assert_same_bits
@@ -25,7 +26,7 @@ from mha_native.commands.errors import UserError
 from mha_native.commands.input_texts import opened
 from mha_native.distributed.ray import model_arguments
 from mha_native.interop._sparse_embedder import rows_of
-from mha_native.models import SentenceEncoder, SparseEncoder
+from mha_native.models import ImageEncoder, SentenceEncoder, SparseEncoder
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray", "ignore::FutureWarning:ray")
 
@@ -327,3 +328,47 @@ def test_sparse_embeddings_are_two_columns(
     code, _, error = _embed(capsys, folder, corpus, *options[:-1], "6")
     assert code != 0
     assert "max_active_dims" in error
+
+
+def test_images_of_a_folder(
+    cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vectors of one process, in blocks of images; another run computes the blocks that have changed."""
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.setattr(_corpus_blocks, "BLOCK_IMAGES", 2)
+    model, folder, output = tmp_path / "vit", tmp_path / "images", tmp_path / "out"
+    tiny_images.write(model, tiny_images.config("vit"))
+    (folder / "below").mkdir(parents=True)
+    names = ["a.png", "b.png", "below/c.png", "d.png", "e.png"]
+    rng = np.random.default_rng(0)
+    for i, name in enumerate(names):
+        image.fromarray(rng.integers(0, 256, (30 + i, 40, 3), dtype=np.uint8)).save(folder / name)
+    (folder / "notes.txt").write_text("no image")
+
+    def embed(*further: str, images: tuple[Path, ...] = (folder,)) -> tuple[int, str, str]:
+        places = ["--images", *map(str, images), "--output", str(output)]
+        return run(capsys, "embed", "--ray", "--model", str(model), *places, *further)
+
+    code, out, error = embed()
+    assert (code, out) == (0, f"5 embeddings in 3 files: {output}\n"), error
+    table = pyarrow.concat_tables([parquet.read_table(path) for path in sorted(output.glob("*.parquet"))])
+    assert table["image"].to_pylist() == names
+    expected = ImageEncoder.from_pretrained(model).encode([folder / name for name in names])
+    assert_same_bits(np.array(table["embedding"].to_pylist(), np.float32), expected)
+    image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(folder / "e.png")
+    code, out, _ = embed()
+    assert (code, out) == (0, f"5 embeddings in 3 files, 2 of them from before: {output}\n")
+    last = parquet.read_table(output / "images-00002.parquet")["embedding"].to_pylist()
+    assert_same_bits(np.float32(last), ImageEncoder.from_pretrained(model).encode([folder / "e.png"]))
+    (folder / "b.png").write_bytes(b"none")
+    code, _, error = embed()
+    assert code == 2
+    assert f"{folder / 'images'}, block 0, after 0 rows: " in error
+    assert str(folder / "b.png") in error
+    assert_refused(*embed(images=(folder / "a.png",)), "--images must be a folder with --ray; got ")
+    (model / "modules.json").write_text("[]")
+    assert_refused(*embed(), "--ray --images needs a model in the files of transformers")
+    for further, images in (((), (folder, folder)), (("--column", "x"), (folder,))):
+        with pytest.raises(SystemExit):
+            embed(*further, images=images)
+        assert "--ray takes one folder of --images, without --column" in capsys.readouterr().err

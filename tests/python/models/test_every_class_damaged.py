@@ -94,8 +94,17 @@ def _oracle(name: str) -> Callable[[Path], list[Any]] | None:
 
     def sparse(home: Path) -> list[Any]:
         model = sentence_transformers.SparseEncoder(str(home), device="cpu", model_kwargs=float32)
+        if any(type(module).__name__ == "SparseAutoEncoder" for module in model):
+            raise ValueError  # with random weights, which it adds to files that do not name their model_type
         found = model.encode_query(TEXTS), model.encode_document(TEXTS)
         return [each.to_dense().numpy() for each in found]
+
+    def vectors(home: Path) -> list[Any]:
+        model = sentence_transformers.MultiVectorEncoder(str(home), device="cpu", model_kwargs=float32)
+        return [
+            np.concatenate(encode(TEXTS, convert_to_numpy=True))
+            for encode in (model.encode_query, model.encode_document)
+        ]
 
     def pairs(home: Path) -> list[Any]:
         return [sentence_transformers.CrossEncoder(str(home), device="cpu", model_kwargs=float32).predict(PAIRS)]
@@ -188,6 +197,7 @@ def _oracle(name: str) -> Callable[[Path], list[Any]] | None:
         "SentenceEncoder of words": embeddings,
         "SentenceTransformer": embeddings,
         "SparseEncoder": sparse,
+        "MultiVectorEncoder": vectors,
         "CrossEncoder": pairs,
         "TextClassifier": scores,
         "TokenClassifier": entities,

@@ -191,6 +191,16 @@ def test_files_that_do_not_fit_are_refused(case: str, tmp_path: Path) -> None:
         MultiVectorEncoder.from_pretrained(write(tmp_path, **settings))
 
 
+def test_a_normalize_of_whole_texts_is_refused(tmp_path: Path) -> None:
+    """Without an entry, or without its file, it scales the embedding of a text, which these models do not have."""
+    path = tiny.write_sentence_transformers(tmp_path) / "3_Normalize" / "config.json"
+    for change in (lambda: path.write_text("{}"), path.unlink):
+        change()
+        rule = "3_Normalize/config.json: module_input_name must be 'token_embeddings'; got 'sentence_embedding'"
+        with pytest.raises(ValueError, match=re.escape(rule)):
+            MultiVectorEncoder.from_pretrained(tmp_path)
+
+
 def test_other_models_are_refused(tmp_path: Path) -> None:
     tiny_bert = pytest.importorskip("tiny_bert")
     with pytest.raises(ValueError, match="must list Transformer and perhaps"):

@@ -30,6 +30,7 @@ import tiny_families
 import tiny_generators
 import tiny_images
 import tiny_language_model
+import tiny_multi_vector
 import tiny_sparse
 import tiny_speech
 from checkpoints import write_folder
@@ -110,6 +111,15 @@ def _bge_model(folder: Path, family: str) -> None:
     write_folder(folder, _tokenizer_files())
 
 
+def _multi_vector_model(folder: Path, family: str) -> None:
+    kinds: dict[str, Callable[..., Path]] = {
+        "pylate": tiny_multi_vector.write_pylate,
+        "colbert": tiny_multi_vector.write_colbert,
+        "plain": tiny_multi_vector.write_sentence_transformers,
+    }
+    kinds[family](folder)
+
+
 def _text_classifier(folder: Path, family: str) -> None:
     tiny_classifiers.write(folder, family, 3, files=_tokenizer_files(pairs=True))
 
@@ -181,6 +191,13 @@ def _bge_encoder(folder: Path) -> list[Any]:
 
     found = BGEM3Encoder.from_pretrained(folder).encode(TEXTS, return_sparse=True, return_colbert_vecs=True)
     return [found["dense_vecs"], found["lexical_weights"]]
+
+
+def _multi_vector_encoder(folder: Path) -> list[Any]:
+    from mha_native.models import MultiVectorEncoder
+
+    model = MultiVectorEncoder.from_pretrained(folder)
+    return [model.encode_query(TEXTS).rows, model.encode_document(TEXTS).rows]
 
 
 def _cross_encoder(folder: Path) -> list[Any]:
@@ -270,6 +287,7 @@ CLASSES = {
     "SentenceTransformer": Opened(_sentence_model, _sentence_transformer, _SENTENCES),
     "SentenceEncoder of words": Opened(_static_model, _sentence_encoder, ("static", "model2vec")),
     "SparseEncoder": Opened(_sparse_model, _sparse_encoder, ("router", "plain")),
+    "MultiVectorEncoder": Opened(_multi_vector_model, _multi_vector_encoder, ("plain", "pylate", "colbert")),
     "BGEM3Encoder": Opened(_bge_model, _bge_encoder, ("bge",)),
     "CrossEncoder": Opened(_text_classifier, _cross_encoder, _CLASSIFIERS),
     "TextClassifier": Opened(_text_classifier, _classified, _CLASSIFIERS),

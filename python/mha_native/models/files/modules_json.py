@@ -260,8 +260,9 @@ def _module(path: Path, kind: str, entry: dict[str, Any]) -> Module:
 def check_normalize(folder: Path, vectors: str = "sentence_embedding") -> None:
     """Refuse a Normalize that scales something other than `vectors`. Its configuration may be absent."""
     path = folder / "config.json"
-    if path.exists():
-        check_ends(Entries.read(path), vectors)
+    entries = Entries.read(path) if path.exists() else Entries(path, {})
+    entries.choice("module_input_name", vectors, default="sentence_embedding")
+    check_ends(entries, vectors)
 
 
 def check_ends(entries: Entries, vectors: str = "sentence_embedding") -> None:

@@ -6,7 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ... import _core
+from ...functions.runtime import threads_of_call
+from ...layers._constructor_arguments import checked_size, optional_size
 from ..files.modules_json import Module, check_normalize
+from ..text.prompts import Settings
 from .dense import DenseConfig, load_dense, read_dense
 from .pooling import Pooling, read_pooling, scaled_to_length_1
 
@@ -44,6 +48,14 @@ def read_head(modules: list[Module], embed_dim: int) -> HeadConfig:
         steps.pop()
         normalize = True
     return HeadConfig(pooling, tuple(steps), normalize, features)
+
+
+class Form(NamedTuple):
+    """The form of the embeddings that a call returns."""
+
+    features: int
+    normalize: bool | None  # None: the default of the model
+    num_threads: int | None
 
 
 class Head:
@@ -96,3 +108,35 @@ class Head:
             if normalize:
                 vectors = scaled_to_length_1(vectors, num_threads)
         return vectors.astype(np.float32, copy=False)
+
+
+class HasHead:
+    """A model with a head, whose settings say how many features of an embedding are kept."""
+
+    _head: Head
+    _settings: Settings
+
+    @property
+    def embed_dim(self) -> int:
+        """E, the features of an embedding; a call can choose fewer by `truncate_dim`."""
+        kept = self._settings.truncate_dim
+        return self._head.features if kept is None else min(kept, self._head.features)
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """The number of features of an embedding that are kept by default; None keeps all. Can be set."""
+        return self._settings.truncate_dim
+
+    @truncate_dim.setter
+    def truncate_dim(self, truncate_dim: int | None) -> None:
+        checked = optional_size(type(self).__name__, "truncate_dim", truncate_dim)
+        self._settings = self._settings._replace(truncate_dim=checked)
+
+    def _form(self, name: str, truncate_dim: int | None, normalize: bool | None, num_threads: int | None) -> Form:
+        """Check the arguments of a call, and return them with the defaults of the model."""
+        features = self.embed_dim
+        if truncate_dim is not None:
+            features = min(self._head.features, checked_size(name, "truncate_dim", truncate_dim))
+        if normalize is not None:
+            normalize = _core.boolean(name, "normalize", normalize)
+        return Form(features, normalize, threads_of_call(name, num_threads))

@@ -1,6 +1,6 @@
 """Check texts and tokens, the inputs of models."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,13 @@ def check_text(what: str, text: Any, index: int) -> None:
         raise ValueError(
             f"{what}: text {index} holds half of a surrogate pair, {text[error.start]!r}, at character {error.start}"
         ) from None
+
+
+def checked_each(what: str, texts: Iterable[Any]) -> Iterator[str]:
+    """Yield texts, and raise the errors of `check_text` at a wrong one."""
+    for i, text in enumerate(texts):
+        check_text(what, text, i)
+        yield text
 
 
 def text_or_pair(what: str, given: Any, index: int) -> str | tuple[str, str]:

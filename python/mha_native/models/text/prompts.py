@@ -28,8 +28,9 @@ class Prompts(NamedTuple):
     by_name: dict[str, str]
     default_name: str | None  # the prompt of calls that name none
 
-    def chosen(self, function: str, prompt_name: str | None, prompt: str | None) -> str:
-        """Return the prompt of a call: the prompt itself, the prompt with this name, or the default.
+    def chosen(self, function: str, prompt_name: str | None, prompt: str | None, names: Iterable[str] = ()) -> str:
+        """Return the prompt of a call: the prompt itself, the prompt with this name, the first of `names` that the
+        model has, or the default.
 
         Raises TypeError or ValueError if an argument is not a str, if the name is unknown, if both are given, or if the
         prompt holds half of a surrogate pair.
@@ -43,6 +44,7 @@ class Prompts(NamedTuple):
             if prompt_name is not None:
                 raise ValueError(f"{function}: prompt and prompt_name exclude each other; got {shown(prompt_name)}")
             return prompt
+        prompt_name = first_known(names, self.by_name) if prompt_name is None else prompt_name
         if prompt_name is None:
             return "" if self.default_name is None else self.by_name[self.default_name]
         if prompt_name not in self.by_name:

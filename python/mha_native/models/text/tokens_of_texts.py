@@ -9,7 +9,7 @@ from ... import _core
 from ...functions.messages import in_the_name_of
 from .batching import slabs
 from .inputs import check_text, checked_texts, text_or_pair
-from .tokenizer import NoTokenizer, TokenizedText
+from .tokenizer import NoTokenizer
 
 
 class ReadsTexts:
@@ -36,7 +36,7 @@ class ReadsTexts:
         TypeError, ValueError
             If a text is not a str, or holds half of a surrogate pair; the message says which text.
         """
-        return self._tokens_of(f"{type(self).__name__}.tokens_of", texts, "", add_special_tokens)
+        return self._read_texts("tokens_of", texts, add_special_tokens)
 
     def count_tokens(self, texts: Any, *, add_special_tokens: bool = True) -> Any:
         """Return the number of tokens of texts, which is the cost of a call for them.
@@ -51,27 +51,30 @@ class ReadsTexts:
         counts : int64 [N]
             For one text an int.
         """
-        return self._count_tokens(f"{type(self).__name__}.count_tokens", texts, "", add_special_tokens)
+        return self._read_texts("count_tokens", texts, add_special_tokens)
 
     def _reader(self) -> tuple[Any, bool]:
         """Return the `Tokenizer` of texts, and whether it reads pairs."""
         raise NotImplementedError
 
-    def _tokens_of(self, function: str, texts: Any, prompt: str, special: bool) -> Any:
-        special, tokenizer = _core.boolean(function, "add_special_tokens", special), self._reader()[0]
-        found: list[TokenizedText] = []
-        for slab in self._slabs(function, texts, prompt):
-            with in_the_name_of(function):
-                found += tokenizer.tokenized(slab, special)
-        return found[0] if isinstance(texts, (str, dict)) else found
+    def _before(self, function: str, prompt_name: str | None, prompt: str | None) -> str:
+        """Return the text before each text; models without prompts have none."""
+        return ""
 
-    def _count_tokens(self, function: str, texts: Any, prompt: str, special: bool) -> Any:
+    def _read_texts(
+        self, method: str, texts: Any, special: bool, prompt_name: str | None = None, prompt: str | None = None
+    ) -> Any:
+        """Return the result of a public method: tokens, or their numbers."""
+        function, counts = f"{type(self).__name__}.{method}", method == "count_tokens"
+        before = self._before(function, prompt_name, prompt)
         special, tokenizer = _core.boolean(function, "add_special_tokens", special), self._reader()[0]
-        counts: list[int] = []
-        for slab in self._slabs(function, texts, prompt):
+        found: list[Any] = []
+        for slab in self._slabs(function, texts, before):
             with in_the_name_of(function):
-                counts += tokenizer.counts(slab, special)
-        return counts[0] if isinstance(texts, (str, dict)) else np.array(counts, np.int64)
+                found += tokenizer.counts(slab, special) if counts else tokenizer.tokenized(slab, special)
+        if isinstance(texts, (str, dict)):
+            return found[0]
+        return np.array(found, np.int64) if counts else found
 
     def _slabs(self, function: str, texts: Any, prompt: str) -> Iterator[list[Any]]:
         """Yield the checked texts and pairs, some at a time, each after the prompt."""
