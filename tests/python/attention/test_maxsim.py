@@ -76,6 +76,31 @@ def test_queries_of_more_tokens_than_are_packed_at_once(isa: str) -> None:
     assert_same_bits(mha.maxsim(q[3:], d), found[1:], label="alone")
 
 
+@matrix(dtype=(*ALL, INT8))
+def test_a_maximum_has_the_bits_of_its_product(dtype: Any, isa: str) -> None:
+    """Documents of every length up to several strips of tokens, of which some are multiplied twice."""
+    rng = np.random.default_rng(0)
+    scales: tuple[Array, Array] | None = None
+    rows = [rng.standard_normal((n, 130), dtype=np.float32) for n in (64, 76)]
+    if isinstance(dtype, str):
+        (q, q_scale), (d, d_scale) = (mha.quantize_tokens(x) for x in rows)
+        scales = q_scale, d_scale
+    else:
+        q, d = (x.astype(dtype) for x in rows)
+
+    def scores(tokens: int, ends: Array, cu_seqlens_q: Array) -> Array:
+        factors = {} if scales is None else {"query_scale": scales[0][:tokens], "document_scale": scales[1][: ends[-1]]}
+        found: Array = mha.maxsim(q[:tokens], d[: ends[-1]], cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=ends, **factors)
+        return found
+
+    products = scores(64, np.arange(77), np.arange(65)).astype(np.float64)
+    for tokens in (1, 5, 17, 33, 64):
+        for length in (*range(1, 21), 63, 65, 76):
+            expected = products[:tokens, :length].max(1).cumsum()[-1]
+            found = scores(tokens, np.array([0, length]), np.array([0, tokens]))
+            assert found == found.dtype.type(expected), (tokens, length)
+
+
 @matrix(dtype=ALL)
 def test_nan_stays_with_its_query_and_document(dtype: Any, isa: str) -> None:
     q, d = np.ones((40, 33)).astype(dtype), np.ones((50, 33)).astype(dtype)

@@ -22,6 +22,8 @@
 // operations that are rounded one by one, so that all instruction sets give the same bits.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/attention/pack_queries.hpp"
 #include "kernels/attention/score_strips.hpp"
 #include "kernels/kernel_table.hpp"
@@ -37,6 +39,13 @@ template <class P>
 MHA_INLINE P larger(const P& a, const P& b) {
   return pmax<Eigen::PropagateNaN>(a, b);
 }
+
+/// Products of int8. Both operands are packed here, so that each may be widened, but once.
+#if defined(MHA_VNNI) || defined(__ARM_FEATURE_DOTPROD) || defined(MHA_TILES)
+using IntegerProducts = ByteProducts;
+#else
+using IntegerProducts = ShortProducts;
+#endif
 
 /// Tokens of a document against one panel of query tokens.
 template <class Products, class T>
@@ -69,12 +78,12 @@ struct MaxSimTokens {
 };
 
 template <int M, int N>
-struct MaxSimTokens<ByteProducts, M, N> {
-  static void run(const MaxSimArguments<ByteProducts, float>& g, Index token) {
+struct MaxSimTokens<IntegerProducts, M, N> {
+  static void run(const MaxSimArguments<IntegerProducts, float>& g, Index token) {
     using P = Packet<float>;
     constexpr Index L = kLanes<float>;
     P highest[N];  // loaded after the products, which need all registers
-    ByteProducts::Tile::multiply<M, N>(
+    IntegerProducts::Tile::multiply<M, N>(
         g.depth, g.tokens + token * g.token_row, g.token_row, g.token_step, g.queries, kWidth<float>,
         [&](int, int j) MHA_INLINE_LAMBDA { return load_vector<Ints>(g.query_sums + j * L); },
         [&](int i, int j, const Ints& sums) MHA_INLINE_LAMBDA {
@@ -91,6 +100,16 @@ struct MaxSimTokens<ByteProducts, M, N> {
 /// Tokens of a block of a document that become operands together, and how far ahead tokens are prefetched: 8 KiB with 128
 /// features of f32. 64 tokens ahead they would be half of level 1, and gone again when they are read.
 constexpr Index kMaxSimBlock = 64, kMaxSimAhead = 16;
+
+/// Strips have 1, 2, 4, 6 or 8 tokens: a maximum may be taken of a token twice. With all heights the kernels would be
+/// 1.6 times as large.
+constexpr int kMaxSimRowStep = 2;
+
+/// Whether so many tokens may be one strip that is higher: a row that repeats the last one has to follow.
+template <class Products>
+constexpr bool repeats_last(Index tokens) {
+  return tokens % kMaxSimRowStep != 0 && tokens < Products::Tile::kMostRows && tokens > 1;
+}
 
 constexpr Index vectors_of(Index lanes, Index lanes_of_vector) {
   return (lanes + lanes_of_vector - 1) / lanes_of_vector;
@@ -119,17 +138,19 @@ struct MaxSimNumbers {
 
   /// Operands of `count` tokens, and the distance between two: as they lie, or converted to `scratch`.
   static Rows<Operand> operands(const MaxSimTile& tile, Index first, Index count, void* scratch) {
-    const auto* const from = static_cast<const S*>(tile.document.tokens) + first * tile.document.row;
-    if (Operands::lie_ready(tile.document.row, tile.document.step, tile.columns))
+    const auto* from = static_cast<const S*>(tile.document.tokens) + first * tile.document.row;
+    const bool is_repeated = repeats_last<Products>(count);
+    if (!is_repeated && Operands::lie_ready(tile.document.row, tile.document.step, tile.columns))
       return {reinterpret_cast<const Operand*>(from), tile.document.row / Operands::kElements, tile.document.step};
-    auto* const to = static_cast<Operand*>(scratch);
+    auto* to = static_cast<Operand*>(scratch);
     const Index row = operand_row<S>(tile.columns);
-    for (Index r = 0; r < count; ++r)
-      convert_row<S>(from + r * tile.document.row, tile.document.step, tile.columns, to + r * row);
-    return {to, row, 1};
+    for (Index r = 0; r < count; ++r, from += tile.document.row, to += row)
+      convert_row<S>(from, tile.document.step, tile.columns, to);
+    if (is_repeated) __builtin_memcpy(to, to - row, std::size_t(row) * sizeof(Operand));
+    return {static_cast<const Operand*>(scratch), row, 1};
   }
 
-  static MaxSimArguments<Products, T> arguments(const MaxSimTile& tile, const Rows<Operand>& tokens, Index,
+  static MaxSimArguments<Products, T> arguments(const MaxSimTile& tile, const Rows<Operand>& tokens, Index, Index,
                                                 const void* panel) {
     return {Operands::count(tile.columns),
             tokens.data,
@@ -144,75 +165,93 @@ struct MaxSimNumbers {
   }
 };
 
-/// Rows of int8. A panel is [words of four features][kWidth], then the sums of the features times the offset, and the
-/// scales.
+/// Rows of int8. A panel is [operands of a row][kWidth], then the sums of the features times the offset, and the scales.
 struct MaxSimBytes {
-  using Products = ByteProducts;
-  using Operand = ByteProducts::Operand;
+  using Products = IntegerProducts;
+  using Operand = Products::Operand;
   using T = float;
-  static constexpr Index W = kWidth<float>;
+  static constexpr Index W = kWidth<float>, kElements = Products::kElements;
+  using Element = std::conditional_t<kElements == 4, std::int8_t, std::int16_t>;
   /// What operands() adds to a feature of a token, so that the products take it.
   static constexpr std::int32_t kOffset = ByteProducts::kHasOffset ? ByteProducts::kLeastByte + 128 : 0;
 
-  static constexpr Index words(Index columns) { return (columns + 3) / 4; }
+  static constexpr Index operands_of_row(Index columns) { return (columns + kElements - 1) / kElements; }
   static constexpr Index row_bytes(Index columns) {  // of the operands of a token: whole vectors
     constexpr Index L = Index{kPacketBytes};
-    return (words(columns) * 4 * ByteProducts::kFeatureBytes + L - 1) / L * L;
+    return (operands_of_row(columns) * 4 + L - 1) / L * L;
   }
-  static std::size_t panel_bytes(Index columns) { return std::size_t((words(columns) + 2) * W) * 4; }
-  static std::size_t token_bytes(Index columns) { return std::size_t(kMaxSimBlock * row_bytes(columns)); }
+  static std::size_t panel_bytes(Index columns) { return std::size_t((operands_of_row(columns) + 2) * W) * 4; }
+  static std::size_t token_bytes(Index columns) {  // of a block, and scales
+    return std::size_t(kMaxSimBlock * row_bytes(columns)) + kVectorBytes;
+  }
 
   static void pack_panel(const TokenRows& rows, Index first, int count, Index columns, void* panel) {
     auto* const to = static_cast<std::int32_t*>(panel);
-    auto* const sums = to + words(columns) * W;
+    auto* const sums = to + operands_of_row(columns) * W;
     auto* const scales = reinterpret_cast<float*>(sums + W);
     for (Index lane = 0; lane < W; ++lane) {
       const Index token = first + (lane < count ? lane : count - 1);
       const auto* const from = static_cast<const std::int8_t*>(rows.tokens) + token * rows.row;
       std::int32_t sum = 0;
-      for (Index w = 0; w < words(columns); ++w) {
-        std::int8_t four[4] = {};
-        for (Index c = 0; c < 4 && 4 * w + c < columns; ++c) {
-          four[c] = from[(4 * w + c) * rows.step];
-          sum += four[c];
+      for (Index u = 0; u < operands_of_row(columns); ++u) {
+        Element operand[kElements] = {};
+        for (Index c = 0; c < kElements && kElements * u + c < columns; ++c) {
+          operand[c] = from[(kElements * u + c) * rows.step];
+          sum += operand[c];
         }
-        __builtin_memcpy(to + w * W + lane, four, sizeof four);
+        __builtin_memcpy(to + u * W + lane, operand, sizeof operand);
       }
       sums[lane] = -kOffset * sum;
       scales[lane] = rows.scale[token * rows.scale_step];
     }
   }
 
+  /// Operands in `scratch`, and scales of an odd number of tokens that is one strip, with the last one repeated.
   static Rows<Operand> operands(const MaxSimTile& tile, Index first, Index count, void* scratch) {
     const Index row = row_bytes(tile.columns);
     const TokenRows& document = tile.document;
     auto* to = static_cast<unsigned char*>(scratch);
     const auto* from = static_cast<const std::int8_t*>(document.tokens) + first * document.row;
     for (Index r = 0; r < count; ++r, from += document.row, to += row) convert(from, document.step, tile.columns, to);
-    return {static_cast<const unsigned char*>(scratch), row, ByteProducts::kElements * ByteProducts::kFeatureBytes};
+    if (repeats_last<Products>(count)) {
+      __builtin_memcpy(to, to - row, std::size_t(row));
+      float* const scales = repeated_scales(scratch, row);
+      for (Index r = 0; r <= count; ++r)
+        scales[r] = document.scale[(first + (r < count ? r : count - 1)) * document.scale_step];
+    }
+    return {static_cast<const unsigned char*>(scratch), row, 4};
   }
 
-  static MaxSimArguments<ByteProducts, float> arguments(const MaxSimTile& tile, const Rows<Operand>& tokens,
-                                                        Index first, const void* panel) {
+  static MaxSimArguments<Products, float> arguments(const MaxSimTile& tile, const Rows<Operand>& tokens, Index first,
+                                                    Index count, const void* panel) {
     const auto* const queries = static_cast<const std::int32_t*>(panel);
-    const std::int32_t* const sums = queries + words(tile.columns) * W;
+    const std::int32_t* const sums = queries + operands_of_row(tile.columns) * W;
     const TokenRows& document = tile.document;
-    return {words(tile.columns),
+    const bool is_repeated = repeats_last<Products>(count);
+    return {operands_of_row(tile.columns),
             tokens.data,
             tokens.row,
             tokens.step,
             queries,
             nullptr,
-            document.scale + first * document.scale_step,
-            document.scale_step,
+            is_repeated ? repeated_scales(tokens.data, tokens.row) : document.scale + first * document.scale_step,
+            is_repeated ? 1 : document.scale_step,
             reinterpret_cast<const float*>(sums + W),
             sums};
   }
 
  private:
+  /// Behind the operands of a block.
+  static const float* repeated_scales(const void* operands, Index row) {
+    return reinterpret_cast<const float*>(static_cast<const unsigned char*>(operands) + kMaxSimBlock * row);
+  }
+  static float* repeated_scales(void* operands, Index row) {
+    return reinterpret_cast<float*>(static_cast<unsigned char*>(operands) + kMaxSimBlock * row);
+  }
+
   static void convert(const std::int8_t* from, Index step, Index columns, unsigned char* to) {
     Index c = 0;
-    if constexpr (ByteProducts::kFeatureBytes == 1) {
+    if constexpr (kElements == 4) {
       constexpr Index L = Index{kPacketBytes};
       constexpr std::uint32_t kFlip = kOffset == 0 ? 0 : 0x80808080u;  // adding 128 to a byte inverts its highest bit
       if (step == 1)
@@ -220,16 +259,28 @@ struct MaxSimBytes {
           const Bits bytes = load_vector<Bits>(from + c) ^ kFlip;
           __builtin_memcpy(to + c, &bytes, sizeof bytes);
         }
+      if (c == columns) return;
+      for (; step == 1 && c + 8 <= columns; c += 8) {
+        std::uint64_t bytes;
+        __builtin_memcpy(&bytes, from + c, sizeof bytes);
+        bytes ^= kFlip * std::uint64_t{0x100000001};
+        __builtin_memcpy(to + c, &bytes, sizeof bytes);
+      }
       for (; c < columns; ++c) to[c] = static_cast<unsigned char>(from[c * step] + kOffset);
       for (; c % 4 != 0; ++c) to[c] = static_cast<unsigned char>(kOffset);
     } else {
-      // Of four features the first and the third, then the second and the fourth.
-      for (; c < columns; c += 4, to += 8) {
-        std::int16_t four[4] = {};
-        for (Index i = 0; i < 4 && c + i < columns; ++i)
-          four[i % 2 * 2 + i / 2] = static_cast<std::int16_t>(from[(c + i) * step] + kOffset);
-        __builtin_memcpy(to, four, sizeof four);
+      using Bytes = std::int8_t __attribute__((vector_size(kPacketBytes / 2)));
+      constexpr Index L = Index{kPacketBytes} / 2;
+      if (step == 1)
+        for (; c + L <= columns; c += L) {
+          const Shorts shorts = __builtin_convertvector(load_vector<Bytes>(from + c), Shorts);
+          __builtin_memcpy(to + 2 * c, &shorts, sizeof shorts);
+        }
+      for (; c < columns; ++c) {
+        const std::int16_t one = from[c * step];
+        __builtin_memcpy(to + 2 * c, &one, sizeof one);
       }
+      if (c % 2 != 0) __builtin_memset(to + 2 * c, 0, sizeof(std::int16_t));
     }
   }
 };
@@ -265,7 +316,7 @@ void maxsim_tile(const MaxSimTile& tile, void* scratch) {
   using Products = typename Form::Products;
   using T = typename Form::T;
   constexpr Index L = kLanes<T>, W = kWidth<T>;
-  static constexpr StripTable<MaxSimTokens, Products, MaxSimArguments<Products, T>> strips;
+  static constexpr StripTable<MaxSimTokens, Products, MaxSimArguments<Products, T>, 1, kVectors, kMaxSimRowStep> strips;
   const std::size_t panel_bytes = Form::panel_bytes(tile.columns);
   for (Index first = 0; first < tile.tokens; first += kMaxSimBlock) {
     const Index count = tile.tokens - first < kMaxSimBlock ? tile.tokens - first : kMaxSimBlock;
@@ -276,7 +327,7 @@ void maxsim_tile(const MaxSimTile& tile, void* scratch) {
                             tile.document.row * tile.document.element_bytes, count,
                             tile.document.step == 1 ? tile.columns * tile.document.element_bytes : 0};
     for (Index lane = 0; lane < tile.lanes; lane += W) {
-      auto arguments = Form::arguments(tile, tokens, first,
+      auto arguments = Form::arguments(tile, tokens, first, count,
                                        static_cast<const char*>(tile.panels) + std::size_t(lane / W) * panel_bytes);
       arguments.maxima = static_cast<T*>(tile.maxima) + lane;
       const Index lanes = tile.lanes - lane < W ? tile.lanes - lane : W;

@@ -137,6 +137,28 @@ struct ByteProducts {
   MHA_INLINE static bool exceed_bytes(const Bits&) { return false; }  // outliers fit 16 bits
 };
 
+/// The same of two neighbours, where panels hold 16-bit integers too: nothing is widened between the products.
+struct ShortProducts {
+  using Operand = unsigned char;      // a quarter of two features of a row
+  using PanelOperand = std::int32_t;  // two features of one column
+  using Vector = Shorts;
+  using Sum = std::int32_t;
+  using Sums = Ints;
+  using Tile = PacketTile<ShortProducts>;
+
+  static constexpr Index kElements = 2;
+
+  MHA_INLINE static Vector load(const PanelOperand* from) { return load_vector<Vector>(from); }
+  MHA_INLINE static Vector broadcast(const Operand* from) {
+    std::int32_t two;
+    __builtin_memcpy(&two, from, sizeof two);
+    return Vector(Ints{} + two);
+  }
+  MHA_INLINE static Sums multiply_add(const Vector& x, const Vector& w, const Sums& sum) {
+    return sum + multiply_pairs(x, w);
+  }
+};
+
 #endif
 
 }  // namespace
