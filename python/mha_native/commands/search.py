@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lines = "a text in each line, in UTF-8; - reads standard input; empty lines are passed over"
     source.add_argument("--file", metavar="FILE", help=lines)
     add_images(source)
-    parser.add_argument("--sparse", action="store_true", help="by a model of sparse embeddings, such as SPLADE")
+    parser.add_argument("--sparse", action="store_true", help="use a model of sparse embeddings, such as SPLADE")
     parser.set_defaults(texts=[])
     add_results(parser, "lines or images", _TOP_K)
 
