@@ -141,7 +141,7 @@ def _texts_of(options: argparse.Namespace) -> tuple[SentenceEncoder | ImageModel
     """Open a model of texts, or of images and texts, and return it with its function for texts."""
     images = _image_model(options)
     if images is not None and "text" not in images.modalities:
-        raise UserError(f"{options.model} reads images and no texts: --images")
+        raise UserError(f"{options.model} reads images and no texts; give images by --images")
     model = images or _load(options)
     prompt = {"prompt_name": options.prompt_name, "prompt": options.prompt}
     return model, partial(model.encode_batches, **{name: given for name, given in prompt.items() if given is not None})

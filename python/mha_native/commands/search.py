@@ -25,7 +25,7 @@ _Line = tuple[int, str]  # its place in the file, from 0, and its text; or the p
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("query", metavar="QUERY", help="a text")
+    parser.add_argument("query", metavar="QUERY", help="a text; give it before --images, which takes all that follows")
     source = one_source(parser, "search")
     lines = "a text in each line, in UTF-8; - reads standard input; empty lines are passed over"
     source.add_argument("--file", metavar="FILE", help=lines)
