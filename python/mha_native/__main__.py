@@ -6,7 +6,6 @@ from pathlib import Path
 
 from .commands import completion
 from .commands.exit_codes import run_to_end
-from .commands.registry import COMMANDS
 from .functions.runtime import configuration
 
 _ABOUT = "Sentence embeddings, language models, speech, images and attention on a CPU."
@@ -48,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
+    from .commands.registry import COMMANDS  # takes a second, in which an interrupt must end as in a command
+
     parser = argparse.ArgumentParser(prog="python -m mha_native", description=_ABOUT)
     version = f"mha_native {configuration()['mha_native']}"
     parser.add_argument("--version", action="version", version=version, help="print the version, and exit")

@@ -60,9 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     corpus.add_argument("--ray", action="store_true", help=pool)
     column = "the texts in JSON objects and Parquet files; default: %(default)s"
     corpus.add_argument("--column", metavar="NAME", default="text", help=column)
-    corpus.add_argument(
-        "--concurrency", metavar="N", type=count, help="limit of actors; default: one per processor"
-    )
+    corpus.add_argument("--concurrency", metavar="N", type=count, help="limit of actors; default: one per processor")
     threads = "processors and threads of each actor; default: %(default)s"
     corpus.add_argument("--num-cpus", metavar="N", type=count, default=1, help=threads)
 
