@@ -54,7 +54,7 @@ with MPIWorkers() as workers:
     cache = ShardedKVCache(workers, 1, H, arguments.keys, D)
     cache.append(key, value)
     sizes = Sizes(1, H, arguments.keys, D, D, "float32", workers.count)
-    print(f"{workers.count} ranks of one thread, {arguments.keys} keys, H {H}, D {D}, float32")
+    print(f"ranks of one thread: {workers.count}, {arguments.keys} keys, H {H}, D {D}, float32")
     for queries in arguments.queries:
         query = rng.standard_normal((1, H, queries, D), dtype=np.float32)
         rounds, alone, shared = arguments.rounds, [], []
@@ -66,7 +66,7 @@ with MPIWorkers() as workers:
         one, many = statistics.median(alone), statistics.median(shared)
         moved = bytes_moved(sizes, queries, arguments.keys, H, itemsize=4)
         ratio = f", {one / many:.2f} x" if workers.count > 1 else ""
-        print(f"{queries:4} queries: {one:8.2f} ms alone, {many:8.2f} ms over the ranks{ratio};", end=" ")
+        print(f"queries {queries:4}: {one:8.2f} ms alone, {many:8.2f} ms over the ranks{ratio};", end=" ")
         print(f"{moved['queries'] / queries:,.0f} bytes moved for a query, and all keys were {moved['keys']:,}")
         same = ShardedKVCache(LocalWorkers(1), 1, H, arguments.keys, D)
         same.append(key, value)

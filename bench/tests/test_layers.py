@@ -84,7 +84,8 @@ def test_an_import_that_points_up_is_found(file: str, line: str, name: str) -> N
 
 def test_the_library_does_not_import_its_benchmark() -> None:
     program = (
-        "import sys, mha_native.__main__; print([name for name in sys.modules if name.startswith('mha_native_b')])"
+        "import sys, mha_native.__main__, mha_native.commands.registry; "
+        "print([name for name in sys.modules if name.startswith('mha_native_b')])"
     )
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert loaded == "[]\n"

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from .commands import completion
 from .commands.exit_codes import run_to_end
-from .commands.registry import COMMANDS
 from .functions.runtime import configuration
+
+_ABOUT = "Sentence embeddings, language models, speech, images and attention on a CPU."
 
 # Folders of the C++ library in the package, for builds of C++ programs: cmake -Dmha_native_DIR=$(... --cmake-dir)
 _PLACES = {
@@ -46,7 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m mha_native", description="Multi-head attention on a CPU.")
+    from .commands.registry import COMMANDS  # takes a second, in which an interrupt must end as in a command
+
+    parser = argparse.ArgumentParser(prog="python -m mha_native", description=_ABOUT)
     version = f"mha_native {configuration()['mha_native']}"
     parser.add_argument("--version", action="version", version=version, help="print the version, and exit")
     about = "print a script that completes the program mha_native in a shell, bash by default, and exit"

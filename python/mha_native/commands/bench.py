@@ -2,7 +2,7 @@
 
 import argparse
 
-about = "speed beside other libraries, on the same inputs in turns; each result is checked first (bench --help)"
+about = "speed of this library and of others, on the same inputs in turns; results are checked first (bench --help)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

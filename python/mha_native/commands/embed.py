@@ -42,25 +42,25 @@ Encode: TypeAlias = Callable[[Iterable[str]], Iterator[Array]]  # from texts to 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     prompts = parser.add_mutually_exclusive_group()
-    prompts.add_argument("--prompt-name", metavar="NAME", help="the prompt of the model before each text: query")
-    prompts.add_argument("--prompt", metavar="TEXT", help="what stands before each text; default: as the model says")
+    prompts.add_argument("--prompt-name", metavar="NAME", help="a prompt of the model before each text, such as query")
+    prompts.add_argument("--prompt", metavar="TEXT", help="text before each text; default: as the model says")
     source = one_source(parser, "embed")
     source.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="a text, or several")
     source.add_argument("--file", metavar="FILE", help="a text in each line, in UTF-8; - reads standard input")
     add_images(source)
-    source.add_argument("--explain", metavar="TEXT", help="show what each token attends to, in each layer and head")
-    folder = "with --ray: a folder of files .txt, .jsonl and .parquet, to as many and more in the folder --output"
+    source.add_argument("--explain", metavar="TEXT", help="show the attention of each token, in each layer and head")
+    folder = "with --ray: a folder of files .txt, .jsonl and .parquet; --output is the folder of the results"
     source.add_argument("--input", metavar="DIR", help=folder)
     output = "out.npy or out.jsonl; default: JSON lines to standard output, and on a terminal the first eight numbers"
     parser.add_argument("--output", metavar="PATH", help=output)
     parser.add_argument("--plot", metavar="PATH", help="with --explain: draw the weights, to heads.png for example")
     embed_sparse.add_arguments(parser)
     corpus = parser.add_argument_group("of a folder of files")
-    pool = "by a pool of actors of Ray; a run that was killed goes on where it was"
+    pool = "embed by a pool of actors of Ray; a run that was killed continues where it stopped"
     corpus.add_argument("--ray", action="store_true", help=pool)
     column = "the texts in JSON objects and Parquet files; default: %(default)s"
     corpus.add_argument("--column", metavar="NAME", default="text", help=column)
-    corpus.add_argument("--concurrency", metavar="N", type=count, help="most actors; default: as there are processors")
+    corpus.add_argument("--concurrency", metavar="N", type=count, help="limit of actors; default: one per processor")
     threads = "processors and threads of each actor; default: %(default)s"
     corpus.add_argument("--num-cpus", metavar="N", type=count, default=1, help=threads)
 
@@ -141,7 +141,7 @@ def _texts_of(options: argparse.Namespace) -> tuple[SentenceEncoder | ImageModel
     """Open a model of texts, or of images and texts, and return it with its function for texts."""
     images = _image_model(options)
     if images is not None and "text" not in images.modalities:
-        raise UserError(f"{options.model} reads images and no texts: --images")
+        raise UserError(f"{options.model} reads images and no texts; give images by --images")
     model = images or _load(options)
     prompt = {"prompt_name": options.prompt_name, "prompt": options.prompt}
     return model, partial(model.encode_batches, **{name: given for name, given in prompt.items() if given is not None})

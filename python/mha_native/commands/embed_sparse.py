@@ -20,7 +20,7 @@ _SHOWN = 8  # tokens of an embedding on a terminal
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of sparse embeddings."""
     sparse = parser.add_argument_group("of sparse embeddings")
-    about = "by a model of SPLADE; JSON lines have the indices, values and tokens of numbers that are not zero"
+    about = "use a SPLADE model; JSON lines have the indices, values and tokens of the numbers that are not zero"
     sparse.add_argument("--sparse", action="store_true", help=about)
     sparse.add_argument("--task", metavar="NAME", help="query or document, for models that treat them differently")
     sparse.add_argument("--max-active-dims", metavar="N", type=count, help="keep this many numbers, the largest")

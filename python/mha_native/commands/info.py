@@ -5,7 +5,7 @@ import json
 
 from ..functions.runtime import configuration, show_config
 
-about = "versions, instruction sets, threads, and why they are what they are"
+about = "versions, instruction sets and threads, and the reason for each choice"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

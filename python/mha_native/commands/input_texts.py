@@ -21,7 +21,7 @@ class Texts:
     """Texts decoded from bytes: the lines of a file, or arguments. Iterable once.
 
     A text that is not valid UTF-8 is reported by its number and decoded with U+FFFD, so that each line has a result.
-    An empty line is a text, too.
+    An empty line is a text, too. A NUL byte in the first line of a file is a UserError: the file is binary, or UTF-16.
     """
 
     entry = "text"  # of a JSON object with its result
@@ -37,6 +37,8 @@ class Texts:
             for raw in self._source:
                 self.count += 1
                 self._bytes += len(raw)
+                if self._has_lines and self.count == 1 and b"\0" in raw:
+                    raise UserError(f"{self.place} 1: the file must be text in UTF-8; it has a NUL byte")
                 yield self._decoded(without_ending(raw, self.count == 1) if self._has_lines else raw)
         except OSError as error:
             raise UserError(f"cannot read {self.place} {self.count + 1}: {reason(error)}") from error

@@ -26,7 +26,7 @@ _Query = dict[str, Any]  # query, documents, and the other entries of a line
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--query", metavar="TEXT", help="default: each line of FILE has its own")
+    parser.add_argument("--query", metavar="TEXT", help="the query; default: each line of FILE has its own")
     source = one_source(parser, "rank")
     source.add_argument("documents", metavar="TEXT", nargs="*", default=[], help="a document, or several")
     lines = "a document in each line, in UTF-8; without --query a JSON object: query, and documents, a list"

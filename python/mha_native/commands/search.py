@@ -25,12 +25,12 @@ _Line = tuple[int, str]  # its place in the file, from 0, and its text; or the p
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("query", metavar="QUERY", help="a text")
+    parser.add_argument("query", metavar="QUERY", help="a text; give it before --images, which takes all that follows")
     source = one_source(parser, "search")
     lines = "a text in each line, in UTF-8; - reads standard input; empty lines are passed over"
     source.add_argument("--file", metavar="FILE", help=lines)
     add_images(source)
-    parser.add_argument("--sparse", action="store_true", help="by a model of sparse embeddings, such as SPLADE")
+    parser.add_argument("--sparse", action="store_true", help="use a model of sparse embeddings, such as SPLADE")
     parser.set_defaults(texts=[])
     add_results(parser, "lines or images", _TOP_K)
 

@@ -18,7 +18,7 @@ from ..functions.runtime import active_isa, available_isas, last_used_isa, num_t
 from ._self_checks import CHECKS, Array
 from .errors import UserError
 
-about = "whether the installed library computes on this machine what it must; exit code 1 if not"
+about = "check the results of the installed library on this machine; exit code 1 if one is wrong"
 
 # An instruction set takes 1 s, on a busy machine perhaps 10 s.
 _LONGEST_SECONDS = 120

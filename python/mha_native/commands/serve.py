@@ -44,7 +44,7 @@ class _Option(NamedTuple):
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         text = self.about
-        if self.default is not None and not self.is_switch:
+        if self.default not in (None, "") and not self.is_switch:
             text += f"; default: {self.default}"
         text += "; may be given repeatedly" if self.is_repeated else ""
         if self.is_switch:
@@ -116,46 +116,46 @@ OPTIONS = (
     _Option("--model", _MODEL, "[NAME=]PATH", is_repeated=True),
     _Option("--alias", "a further name of a model", "ALIAS=NAME", is_repeated=True),
     _Option("--any-model-name", "take the only model of the fitting kind for an unknown name", default=False),
-    _Option("--host", "where to listen", "HOST", default="127.0.0.1"),
-    _Option("--port", "0 takes a free one", "PORT", _port, 8080),
-    _Option("--metrics-port", "where /metrics is then, and nowhere else; 0 takes a free one", "PORT", _port),
-    _Option("--unix-socket", "listen there instead of on a port, for the user of this process only", "PATH"),
+    _Option("--host", "the address to listen on", "HOST", default="127.0.0.1"),
+    _Option("--port", "the port; 0 takes a free one", "PORT", _port, 8080),
+    _Option("--metrics-port", "serve /metrics on this port alone; 0 takes a free one", "PORT", _port),
+    _Option("--unix-socket", "listen on this path instead of a port, for the user of this process only", "PATH"),
     _Option("--root-path", "the path of the server behind a proxy, such as /models", "PATH", default=""),
-    _Option("--tls-certificate", "of the server, in PEM, with those of its issuers", "FILE"),
-    _Option("--tls-key", "of that certificate, in PEM", "FILE"),
-    _Option("--api-key", "that clients must send", "KEY", is_repeated=True),
-    _Option("--api-key-file", "with a key in each line", "FILE"),
-    _Option("--admin-key", "of requests that load, reload and unload models; default: none can", "KEY"),
-    _Option("--cors-origin", "whose pages may read answers", "URL", is_repeated=True),
-    _Option("--max-body-bytes", "of a request", "N", count, 2_000_000),
+    _Option("--tls-certificate", "the certificate of the server and its issuers, in PEM", "FILE"),
+    _Option("--tls-key", "the private key of the certificate, in PEM", "FILE"),
+    _Option("--api-key", "a key that clients must send", "KEY", is_repeated=True),
+    _Option("--api-key-file", "a file with a key in each line", "FILE"),
+    _Option("--admin-key", "the key of requests that load, reload and unload models; default: no such requests", "KEY"),
+    _Option("--cors-origin", "an origin whose pages may read answers", "URL", is_repeated=True),
+    _Option("--max-body-bytes", "bytes of a request", "N", count, 2_000_000),
     _Option("--max-inputs", "texts of a request", "N", count, 256),
     _Option("--max-waiting", "requests that wait", "N", count, 512),
     _Option("--max-waiting-tokens", "tokens of texts that wait", "N", count, 262_144),
     _Option("--target-batch-ms", "time of a batch", "MS", _real, 50.0),
-    _Option("--max-batch-tokens", "of a batch of several texts; default: 2048", "N", count),
+    _Option("--max-batch-tokens", "tokens of a batch of several texts; default: 2048", "N", count),
     _Option("--max-wait-ms", "time in which texts wait for others", "MS", _delay, 0.0),
-    _Option("--request-timeout", "until an answer must be there", "SECONDS", _real, 60.0),
-    _Option("--drain-delay", "after SIGTERM, while requests are still taken", "SECONDS", _delay, 0.0),
-    _Option("--grace", "for running requests after SIGTERM", "SECONDS", _real, 30.0),
-    _Option("--max-new-tokens", "of an answer without a limit of its own", "N", count, 4096),
-    _Option("--max-audio-bytes", "of a request with a recording", "N", count, 26_214_400),
-    _Option("--max-audio-seconds", "of a recording", "SECONDS", _real, 7200.0),
+    _Option("--request-timeout", "time until an answer must be whole", "SECONDS", _real, 60.0),
+    _Option("--drain-delay", "time after SIGTERM in which new requests are still taken", "SECONDS", _delay, 0.0),
+    _Option("--grace", "time for running requests after SIGTERM", "SECONDS", _real, 30.0),
+    _Option("--max-new-tokens", "new tokens of an answer without a limit of its own", "N", count, 4096),
+    _Option("--max-audio-bytes", "bytes of a request with a recording", "N", count, 26_214_400),
+    _Option("--max-audio-seconds", "duration of a recording", "SECONDS", _real, 7200.0),
     _Option("--max-recordings", "requests with a recording at once", "N", count, 32),
-    _Option("--audio-timeout", "until a transcript must be whole", "SECONDS", _real, 600.0),
-    _Option("--metrics-compat", "whose names of metrics are served, too", "NAMES", _compatible, "both"),
+    _Option("--audio-timeout", "time until a transcript must be whole", "SECONDS", _real, 600.0),
+    _Option("--metrics-compat", "further names of metrics: tei, vllm, both or none", "NAMES", _compatible, "both"),
     _Option("--token-inputs", "tokens in the place of texts", default="refuse", choices=("refuse", "accept")),
-    _Option("--threads", "of the computation; default: those of the machine", "N", count),
-    _Option("--dtype", "what models compute in", default="float32", choices=LAYER_DTYPES),
+    _Option("--threads", "threads of the computation; default: the processors of this process", "N", count),
+    _Option("--dtype", "dtype of the computation", default="float32", choices=LAYER_DTYPES),
     _Option("--weight-dtype", _STORED, choices=("float32", *WEIGHT_FORMATS)),
     _Option("--keep-going", "serve the other models if one cannot be opened", default=False),
-    _Option("--log-format", "of a line for each request", default="text", choices=("text", "json")),
-    _Option("--log-level", "of lines that are written", default="info", choices=_LEVELS),
+    _Option("--log-format", "format of the line for each request", default="text", choices=("text", "json")),
+    _Option("--log-level", "lowest level of lines that are written", default="info", choices=_LEVELS),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        f"--{_CONFIG}", metavar="FILE", help="in TOML, with options by their names, and tables of models"
+        f"--{_CONFIG}", metavar="FILE", help="a file in TOML, with options by their names, and tables of models"
     )
     for option in OPTIONS:
         option.add_to(parser)

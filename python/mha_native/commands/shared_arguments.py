@@ -33,13 +33,13 @@ def add_model(parser: argparse.ArgumentParser, further: str = "") -> None:
         "--model",
         metavar="DIR",
         required=True,
-        help=f"with config.json, model.safetensors, tokenizer.json; {further}or the name of a model of Hugging Face",
+        help=f"a directory with config.json, model.safetensors, tokenizer.json; {further}or a name of Hugging Face",
     )
     parser.add_argument(
         "--dtype",
         choices=LAYER_DTYPES,
         default="float32",
-        help="what the model is computed in; default: %(default)s",
+        help="dtype of the computation; default: %(default)s",
     )
     parser.add_argument(
         "--weight-dtype",
@@ -55,22 +55,23 @@ def formats_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def add_generation(parser: argparse.ArgumentParser, most_new: int) -> None:
     """Add the length of the texts of a language model, and the choice of tokens; `most_new` tokens by default."""
-    parser.add_argument("--max-new-tokens", metavar="N", type=count, default=most_new, help="default: %(default)s")
-    parser.add_argument("--min-new-tokens", metavar="N", type=int, help="before the text may end; default: 0")
+    most = "limit of new tokens; default: %(default)s"
+    parser.add_argument("--max-new-tokens", metavar="N", type=count, default=most_new, help=most)
+    parser.add_argument("--min-new-tokens", metavar="N", type=int, help="tokens before the text may end; default: 0")
     parser.add_argument("--temperature", metavar="T", type=float, help="0, the default, takes the most probable token")
     parser.add_argument("--top-k", metavar="K", type=count, help="draw among the K most probable tokens")
     parser.add_argument("--top-p", metavar="P", type=float, help="draw among the fewest tokens that reach P together")
     share = "draw among tokens with at least P times the probability of the most probable one"
     parser.add_argument("--min-p", metavar="P", type=float, help=share)
-    penalty = "what the logits of tokens that are there already are divided by"
+    penalty = "divide the logits of tokens that are already in the text"
     parser.add_argument("--repetition-penalty", metavar="X", type=float, help=penalty)
-    often = "what the logit of a new token loses each time that it is chosen, from -2 to 2"
+    often = "subtract this from the logit of a token each time that it is chosen, from -2 to 2"
     parser.add_argument("--frequency-penalty", metavar="X", type=float, help=often)
-    once = "what the logit of a new token loses once it is chosen, from -2 to 2"
+    once = "subtract this once from the logit of a token that was chosen, from -2 to 2"
     parser.add_argument("--presence-penalty", metavar="X", type=float, help=once)
     parser.add_argument("--stop", metavar="TEXT", action="append", help="end before this text; may be given repeatedly")
-    parser.add_argument("--seed", metavar="N", type=int, help="of draws; default: another one each time")
-    length = "most tokens of a prompt and its continuation; default: as many as the model was trained with"
+    parser.add_argument("--seed", metavar="N", type=int, help="seed of the sampling; default: another one each time")
+    length = "limit of tokens of a prompt and its continuation; default: as many as the model was trained with"
     parser.add_argument("--max-length", metavar="N", type=count, help=length)
 
 

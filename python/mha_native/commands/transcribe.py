@@ -23,13 +23,13 @@ about = "text of recordings, or subtitles for them, by a model of speech"
 
 # Options of WhisperModel.transcribe: their types and metavars, and their help.
 _OPTIONS: dict[str, tuple[Callable[[str], Any], str, str]] = {
-    "language": (str, "CODE", "such as en; default: detected"),
-    "task": (str, "TASK", "transcribe, the default, or translate, into English"),
+    "language": (str, "CODE", "the language that is spoken, such as en; default: detected"),
+    "task": (str, "TASK", "transcribe (default), or translate to English"),
     "beam_size": (int, "N", "beams of the search; default: 5; 1 takes the most probable token"),
     "best_of": (int, "N", "texts that are drawn at a temperature above 0; default: 5"),
-    "temperature": (float, "T", "default: 0, and after a failure 0.2 to 1"),
-    "initial_prompt": (str, "TEXT", "what came before: names, spelling, style"),
-    "hotwords": (str, "TEXT", "words that may come up"),
+    "temperature": (float, "T", "temperature of the sampling; default: 0, and after a failure 0.2 to 1"),
+    "initial_prompt": (str, "TEXT", "text before the recording: names, spelling, style"),
+    "hotwords": (str, "TEXT", "words that are likely in the recording"),
     "clip_timestamps": (str, "S,S,...", "seconds where parts begin and end"),
     "no_speech_threshold": (float, "P", "a window is silent above this probability; default: 0.6"),
     "hallucination_silence_threshold": (
@@ -57,17 +57,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="DIR", required=True, help=where)
     stored = "storage of the weights; default: %(default)s"
     parser.add_argument("--weight-dtype", choices=("float32", *WEIGHT_FORMATS), default="float32", help=stored)
-    form = "default: the ending of --output, else txt"
+    form = "format of the text; default: the ending of --output, else txt"
     parser.add_argument("--output-format", choices=tuple(WRITERS), help=form)
     output = parser.add_mutually_exclusive_group()
-    output.add_argument("--output", metavar="PATH", help="of one recording; default: standard output")
-    output.add_argument("--output-dir", metavar="DIR", help="a file for each recording, with its name")
+    output.add_argument("--output", metavar="PATH", help="the text of one recording; default: standard output")
+    output.add_argument("--output-dir", metavar="DIR", help="a folder for a file with the name of each recording")
     of_text = parser.add_argument_group("the text")
     for name, (kind, metavar, about) in _OPTIONS.items():
         of_text.add_argument(_option(name), metavar=metavar, type=kind, help=about)
     for name, about in _FLAGS.items():
         of_text.add_argument(_option(name), action="store_true", help=about)
-    how = "how speech is found: silero, the default, by its network, or energy, by loudness"
+    how = "how speech is found: silero (default), by a network, or energy, by loudness"
     of_text.add_argument("--vad-method", choices=METHODS, help=how)
     batch = "windows that are transcribed at once, found by the voice-activity filter; default: one after another"
     of_text.add_argument("--batch-size", metavar="N", type=count, help=batch)

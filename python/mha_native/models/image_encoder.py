@@ -176,8 +176,8 @@ class ImageEncoder(ReadsImages):
 
         The vectors are ``pooler_output`` of transformers: for ViT and DeiT the first row after the layers, a linear map
         and tanh, or that row itself if the files have no such map; for DINOv2 the first row; for SigLIP the result of
-        its attention to all rows. For CLIP they are those of ``get_image_features``, or ``pooler_output`` in the files
-        of a model without a projection. None is normalized.
+        its attention to all rows. For CLIP they equal ``get_image_features``, or ``pooler_output`` in the files of a
+        model without a projection. None is normalized.
 
         Parameters
         ----------

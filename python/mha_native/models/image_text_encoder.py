@@ -52,7 +52,7 @@ class ImageTextEncoder(PretrainedModel):
 
     Notes
     -----
-    Sizes and dtypes such as `num_layers` are those of the encoder of texts; `image_encoder` has the others. The vector
+    Sizes and dtypes such as `num_layers` belong to the encoder of texts; `image_encoder` has the others. The vector
     of an image or of a text has the same bits alone and in any batch.
 
     Needs the packages Pillow and tokenizers. You can call a model from several threads at once.
@@ -188,7 +188,7 @@ class ImageTextEncoder(PretrainedModel):
         images : image, or N of them
             As for `ImageEncoder.encode`.
         normalize : bool, default True
-            Scale vectors to length 1, as the model does for its logits. Otherwise they are those of
+            Scale vectors to length 1, as the model does for its logits. Otherwise they equal
             ``get_image_features`` of transformers.
         num_threads : int, optional
             As for `ImageEncoder.encode`.
@@ -224,7 +224,7 @@ class ImageTextEncoder(PretrainedModel):
         texts : str, or N of them
             Longer texts are cut to `max_length` tokens.
         normalize : bool, default True
-            Scale vectors to length 1, as the model does for its logits. Otherwise they are those of
+            Scale vectors to length 1, as the model does for its logits. Otherwise they equal
             ``get_text_features`` of transformers.
         num_threads : int, optional
             Threads of the computation; default: `mha_native.num_threads`.

@@ -290,6 +290,11 @@ class MultiVectorEncoder(TextEncoder):
         -------
         ranking : list of dict
             ``corpus_id``, the index of the document, ``score``, and with `return_documents` ``text``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for `encode_query` and `scores`, or if `return_documents` is set and `documents` are vectors.
         """
         name = f"{type(self).__name__}.rank"
         if not isinstance(query, str):

@@ -84,15 +84,16 @@ class Config:
         Of a request.
     max_inputs : int, default 256
         Texts of a request.
-    max_waiting, max_waiting_tokens : int
+    max_waiting, max_waiting_tokens : int, default 512, 262,144
         Requests and tokens of a model that wait; with more the answer is 429. As for `EncodeBatcher`.
     target_seconds : float, default 0.05
         The time of a batch of texts, as for `EncodeBatcher`.
     max_batch_tokens : int, optional
+        The most tokens of a batch of several texts, as for `EncodeBatcher`.
     max_wait_seconds : float, default 0
-        The most tokens of a batch, and the time in which texts wait for others, as for `EncodeBatcher`.
+        The time in which texts wait for others, as for `EncodeBatcher`.
     request_timeout : float, default 60
-        Seconds until an answer must be there, or the last piece of a stream.
+        Seconds until an answer must be whole, or the last piece of a stream sent.
     max_new_tokens : int, default 4096
         The most new tokens of an answer to a conversation without a limit of its own.
     max_audio_bytes : int, default 26,214,400
@@ -104,7 +105,7 @@ class Config:
     audio_timeout : float, default 600
         Seconds until the transcript of a recording must be whole.
     metrics_compat : tuple of {"tei", "vllm"}
-        Servers whose names of metrics are in ``/metrics``, next to those of this one. Default: both.
+        Servers whose names of metrics ``/metrics`` has, too. Default: both.
     token_inputs : bool, default False
         Accept tokens in the place of texts of embeddings. Clients such as LangChain send tokens of another model by
         default, which cannot be told from tokens of this one.

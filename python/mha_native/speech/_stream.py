@@ -38,9 +38,9 @@ class StreamedText(NamedTuple):
     Parameters
     ----------
     stable : str
-        What follows the stable text before, and stays.
+        The next part of the transcript; it does not change any more.
     tentative : str
-        What follows that as far as can be told by now: the next text replaces it.
+        The text after it as it is known now: the next `StreamedText` replaces it.
 
     See Also
     --------
@@ -75,10 +75,10 @@ def transcribe_stream(
     model : WhisperModel
     blocks : iterable of [samples] or [samples, channels]
         Of any lengths, in the dtypes of `decode_audio`.
-    sampling_rate : int
-        Of the blocks.
-    step_seconds : float
-        New audio before the next transcript.
+    sampling_rate : int, default 16000
+        Samples a second of the blocks.
+    step_seconds : float, default 1
+        Seconds of new audio before the next transcript.
     **options
         Of `WhisperModel.transcribe`. The temperature is 0 by default. Words have times, and the stable text is the
         prompt, so that options about these are refused.
@@ -95,7 +95,7 @@ def transcribe_stream(
 
     See Also
     --------
-    WhisperModel.transcribe : Transcribe what is there at once.
+    WhisperModel.transcribe : Transcribe a whole recording.
     audio_blocks : Blocks of a file.
 
     Examples

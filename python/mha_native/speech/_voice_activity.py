@@ -52,19 +52,19 @@ class VadOptions:
 
     Parameters
     ----------
-    threshold : float
+    threshold : float, default 0.5
         A window of 32 ms is speech from this probability on, from 0 to 1.
     neg_threshold : float, optional
         Within speech, a window is silence below this probability; default: `threshold` - 0.15, at least 0.01.
-    min_speech_duration_ms : int
+    min_speech_duration_ms : int, default 0
         Spans that are not longer are left out.
-    max_speech_duration_s : float
+    max_speech_duration_s : float, default infinity
         Longer spans are cut, at the last silence of 98 ms if they have one.
-    min_silence_duration_ms : int
+    min_silence_duration_ms : int, default 2000
         Silence that ends a span.
-    speech_pad_ms : int
+    speech_pad_ms : int, default 400
         Added on both sides of each span, up to the middle between two spans.
-    method : str
+    method : {"silero", "energy"}
         "silero" is the network, which needs the package onnxruntime, and faster-whisper or silero-vad. "energy"
         compares the energy of each window with the quietest and the loudest ones, without any package, and takes other
         loud sounds for speech.

@@ -216,24 +216,24 @@ class WhisperModel:
             Translations are English, by a model of several languages.
         log_progress : bool, default False
             Show the seconds that are done on standard error.
-        beam_size, patience : int, float
+        beam_size, patience : int, float, default 5, 1
             Number of beams at temperature 0. The search ends with ``beam_size * patience`` texts.
         best_of : int, default 5
             Texts that are drawn at a temperature above 0, of which the best one counts.
         length_penalty : float, default 1
             Scores of texts are log-probabilities, divided by the number of tokens to this power.
-        repetition_penalty, no_repeat_ngram_size : float, int
-            Make tokens of the window rarer after their first use; a run of so many tokens comes once at most, 0: no
-            limit.
-        temperature : float or list of floats
+        repetition_penalty, no_repeat_ngram_size : float, int, default 1, 0
+            Make tokens of the window rarer after their first use, above 1; a run of so many tokens occurs at most once,
+            0: no limit.
+        temperature : float or list of floats, default 0, 0.2, 0.4, 0.6, 0.8, 1
             The temperatures that are tried, one after another, while a text fails. The same random numbers are drawn in
             each call.
-        compression_ratio_threshold, log_prob_threshold : float, optional
-            A text fails if its compression ratio is higher, or its mean log-probability lower.
-        no_speech_threshold : float, optional
-            A window is silent if the probability that nobody speaks is higher, and the text improbable.
-        condition_on_previous_text, prompt_reset_on_temperature : bool, float
-            The decoder reads the text of the windows before, unless one of them needed a higher temperature.
+        compression_ratio_threshold, log_prob_threshold : float or None, default 2.4, -1
+            A text fails if its compression ratio is higher, or its mean log-probability lower. None: no limit.
+        no_speech_threshold : float or None, default 0.6
+            A window is silent if the probability that nobody speaks is higher, and the text is improbable.
+        condition_on_previous_text, prompt_reset_on_temperature : bool, float, default True, 0.5
+            The decoder reads the text of earlier windows, unless one of them needed a higher temperature.
         initial_prompt : str or list of tokens, optional
             Text before the first window.
         prefix : str, optional
@@ -245,7 +245,7 @@ class WhisperModel:
         without_timestamps : bool, default False
             A segment is a whole window.
         max_initial_timestamp : float, default 1.0
-            Seconds after the begin of a window where its first segment begins at the latest.
+            The latest begin of the first segment of a window, in seconds after the begin of the window.
         word_timestamps : bool, default False
             Find the times of words.
         prepend_punctuations, append_punctuations : str
@@ -263,16 +263,16 @@ class WhisperModel:
         clip_timestamps : str or list of floats, default "0"
             Seconds where parts begin and end: start, end, start, end ... The last part may have no end.
         hallucination_silence_threshold : float, optional
-            With `word_timestamps`, skip so many seconds of silence around text that nobody spoke, probably.
+            With `word_timestamps`, skip so many seconds of silence around text that probably nobody spoke.
         hotwords : str, optional
-            Words that may come up. Without effect where there is a `prefix`.
-        language_detection_threshold, language_detection_segments : float, int
+            Words that are likely in the recording. Without effect if there is a `prefix`.
+        language_detection_threshold, language_detection_segments : float or None, int, default 0.5, 1
             The language is the first one with a higher probability in one of so many windows, else the most frequent.
 
         Returns
         -------
         segments : iterator of Segment
-            Each segment is computed when it is asked for. To close the iterator ends the work.
+            Each segment is computed when you ask for it. Closing the iterator ends the work.
         info : TranscriptionInfo
 
         Raises

@@ -166,6 +166,15 @@ def test_many_lines_that_are_not_utf8(directory: str, capsys: pytest.CaptureFixt
     assert err.endswith("mha_native: 1,490 more are not UTF-8\n")
 
 
+def test_a_binary_file_is_refused(directory: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    for content in (b"GGUF\3\0\0\0\nthe dog\n", "the dog\nthe cat\n".encode("utf-16")):
+        path.write_bytes(content)
+        code, out, err = run(capsys, "embed", "--model", directory, "--file", str(path))
+        assert (code, out) == (2, "")
+        assert err == f"mha_native: {path}, line 1: the file must be text in UTF-8; it has a NUL byte\n"
+
+
 def test_an_argument_that_is_not_utf8(directory: str) -> None:
     result = subprocess.run(
         [sys.executable.encode(), b"-m", b"mha_native", b"embed", b"--model", os.fsencode(directory), b"dog", b"\xff"],

@@ -49,6 +49,20 @@ def test_standard_output_is_full(name: str, buffering: str, directory: str) -> N
     assert_refused(result.returncode, "", result.stderr, "cannot write standard output: No space left on device")
 
 
+def test_an_interrupt_while_modules_are_imported_is_a_sentence() -> None:
+    program = """if True:
+        import runpy, sys
+        class Interrupts:
+            def find_spec(self, name, *_):
+                if name == "mha_native.commands.chat":
+                    raise KeyboardInterrupt
+        sys.meta_path.insert(0, Interrupts())
+        runpy.run_module("mha_native", run_name="__main__")
+    """
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (130, "mha_native: interrupted\n")
+
+
 # Commands that read the lines of a file, with what they need besides.
 OF_LINES = {
     "embed": [],

@@ -7,7 +7,7 @@ import pytest
 import tiny_bert
 import tiny_classifiers
 
-from mha_native.models import SentenceEncoder, TextClassifier, TokenClassifier
+from mha_native.models import CausalLM, SentenceEncoder, TextClassifier, TokenClassifier
 
 TEXTS = ["the dog", "a cat"]
 
@@ -24,6 +24,14 @@ def test_a_model_is_quantized_as_it_is_opened(weight_dtype: str, encoder: Senten
     np.testing.assert_array_equal(quantized.encode(TEXTS), opened.encode(TEXTS))
     assert repr(quantized) == repr(opened)
     assert (quantized.weight_dtype, quantized.dtype, encoder.weight_dtype) == (weight_dtype, np.float32, "float32")
+
+
+def test_a_model_of_another_class_is_refused_with_the_name_of_that_class(tmp_path: Path) -> None:
+    tiny_bert.write(tmp_path)
+    with pytest.raises(ValueError, match=r"must be 'gemma2' or .*; got 'bert', which SentenceEncoder opens$"):
+        CausalLM.from_pretrained(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json must be a directory with config\.json; it is"):
+        SentenceEncoder.from_pretrained(tmp_path / "tokenizer.json")
 
 
 def test_a_model_in_16_bits_is_not_quantized(encoder: SentenceEncoder) -> None:

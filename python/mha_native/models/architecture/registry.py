@@ -4,7 +4,7 @@ from importlib import import_module
 
 from ..files.entries import Entries
 from .config import ModelConfig
-from .family import EMBEDDING, IMAGES, Family, described
+from .family import EMBEDDING, GENERATION, IMAGES, SPEECH_TO_TEXT, TEXT_TO_TEXT, Family, described
 
 _MODULES = """
     bert distilbert mpnet roberta modernbert nomic_bert gte albert electra deberta_v2
@@ -37,13 +37,30 @@ _UNSUPPORTED = {
 }
 
 
+# The class that opens the models of a role; for a family with several roles, the first one here.
+_CLASSES = {
+    GENERATION: "CausalLM",
+    TEXT_TO_TEXT: "Seq2SeqLM",
+    SPEECH_TO_TEXT: "WhisperModel",
+    EMBEDDING: "SentenceEncoder",
+    IMAGES: "ImageEncoder",
+}
+
+
 def family_of(entries: Entries, role: str) -> Family:
-    """Return the family that config.json names. ValueError, with a list of the families, if it is unknown."""
+    """Return the family that config.json names. ValueError, with a list of the families, if it is unknown. If models of
+    another role have this family, the message names the class that opens them."""
     name = entries.values.get("model_type")
     if isinstance(name, str) and (role, name) in _UNSUPPORTED:
         raise ValueError(f"{entries.path}: model_type {name!r} {_UNSUPPORTED[role, name]}")
     families = families_of(role)
-    return families[entries.choice("model_type", *families)]
+    try:
+        return families[entries.choice("model_type", *families)]
+    except ValueError as error:
+        for other, opener in _CLASSES.items():
+            if name in families_of(other):
+                raise ValueError(f"{error}, which {opener} opens") from None
+        raise
 
 
 def describe(family: Family, entries: Entries, role: str, max_positions: int | None = None) -> ModelConfig:

@@ -14,8 +14,10 @@ _LONGEST_NAME = 255  # characters of the name of a file or folder, the limit of 
 
 
 def require_file(path: Path) -> Path:
-    """Return `path`. FileNotFoundError if it is not a file."""
+    """Return `path`. FileNotFoundError if it is not a file, or its folder is not a folder."""
     if not path.is_file():
+        if path.parent.is_file():
+            raise FileNotFoundError(f"{path.parent} must be a directory with {path.name}; it is a file")
         raise FileNotFoundError(f"{path} does not exist, or is not a file")
     return path
 

@@ -79,7 +79,7 @@ def head_of(path: Path, family: Family, task: str, embed_dim: int, num_labels: i
         pooler = _Step("pooler.dense", _activation(Entries.read(path), "pooler_hidden_act"))
         return ClassificationHeadConfig((pooler, _CLASSIFIER)[task != TEXTS :], embed_dim, num_labels)
     if family.prefix not in _HEADS_OF_TEXTS:
-        raise ValueError(f"{path}: model_type must be that of a family with classifiers; got {family.model_types[0]!r}")
+        raise ValueError(f"{path}: model_type must be of a family with classifiers; got {family.model_types[0]!r}")
     steps = _HEADS_OF_TEXTS[family.prefix] if task == TEXTS else (_CLASSIFIER,)
     return ClassificationHeadConfig(steps, embed_dim, num_labels)
 

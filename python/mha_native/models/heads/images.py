@@ -272,7 +272,7 @@ def label_head_of(opened: OpenModel, num_labels: int) -> LabelHeadConfig:
     config = opened.source.config
     kind, task = str(config["model_type"]), task_of(config)
     if kind not in _LABELS:
-        raise ValueError(f"{opened.source.path}: model_type must be that of a family with classifiers; got {kind!r}")
+        raise ValueError(f"{opened.source.path}: model_type must be of a family with classifiers; got {kind!r}")
     front_end = opened.config.stacks[0].front_end
     maps = _LABELS[task if task in _LABELS else kind]
     return LabelHeadConfig(maps, front_end.embed_dim, num_labels, front_end.first_patch)
