@@ -57,9 +57,9 @@ def family_of(entries: Entries, role: str) -> Family:
     try:
         return families[entries.choice("model_type", *families)]
     except ValueError as error:
-        for other, opener in _CLASSES.items():
-            if name in families_of(other):
-                raise ValueError(f"{error}, which {opener} opens") from None
+        others = (opener for other, opener in _CLASSES.items() if name in list(families_of(other)))
+        if opener := next(others, None):
+            raise ValueError(f"{error}, which {opener} opens") from None
         raise
 
 
