@@ -98,8 +98,11 @@ def run(options: argparse.Namespace) -> None:
 def read_text(path: str) -> str:
     """Read a UTF-8 file."""
     try:
-        with errors_of_files("read", path):
-            return Path(path).read_text(encoding="utf-8-sig")
+        with errors_of_files("read", path), Path(path).open(encoding="utf-8-sig") as lines:
+            text = ""
+            for line in lines:  # an interrupt does not end a read of a whole pipe that has just got data
+                text += line
+            return text
     except UnicodeDecodeError as error:
         raise UserError(f"cannot read {path}: it is not UTF-8 text") from error
 

@@ -1,6 +1,7 @@
 """Exit codes of commands, with one sentence on standard error for a failure."""
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -11,6 +12,8 @@ from typing import Any, TextIO, cast
 from .errors import UserError, complain, discard, reason
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # the signals that ask a program to end; Python handles SIGINT
+
+_SECONDS_OF_CALLBACK = 0.01
 
 
 def run_to_end(command: Callable[[], int]) -> int:
@@ -99,10 +102,41 @@ def _signals_as_exceptions() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)  # a second signal must not interrupt the removal
         raise _Ended(number)
 
-    for number in taken:
-        signal.signal(number, end)
+    def catch() -> None:
+        for number in taken:
+            signal.signal(number, end)
+
+    catch()
     try:
-        yield
+        with _signals_are_not_lost(catch):
+            yield
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _signals_are_not_lost(catch: Callable[[], None]) -> Iterator[None]:
+    """Send a signal again whose exception was lost, after `catch` has set the handlers.
+
+    Python prints and drops an exception in a callback of a weak reference, such as those of an import, or in a
+    callback of the garbage collector. The second signal comes a little later, when that callback has ended.
+    """
+    usual = sys.unraisablehook
+
+    def send_again(lost: "sys.UnraisableHookArgs") -> None:
+        if isinstance(lost.exc_value, KeyboardInterrupt):
+            number = signal.SIGINT
+        elif isinstance(lost.exc_value, _Ended):
+            number = lost.exc_value.signal
+            catch()
+        else:
+            usual(lost)
+            return
+        threading.Timer(_SECONDS_OF_CALLBACK, os.kill, (os.getpid(), number)).start()
+
+    sys.unraisablehook = send_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual

@@ -313,3 +313,26 @@ def test_signals_are_as_before_when_a_command_has_ended(directory: str) -> None:
     )
     command = [sys.executable, "-c", program, *_command("embed", directory)[3:]]
     subprocess.run(command, capture_output=True, timeout=60, check=True)
+
+
+@pytest.mark.parametrize(("name", "code", "message"), [
+    ("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "ended by SIGTERM"), ("SIGHUP", 129, "ended by SIGHUP"),
+])  # fmt: skip
+def test_a_signal_within_a_callback_is_not_lost(name: str, code: int, message: str) -> None:
+    """Python drops the exception of a handler in a callback of a weak reference, such as those of an import."""
+    program = (
+        "import signal, sys, time, weakref\n"
+        "from mha_native.commands.exit_codes import run_to_end\n"
+        "class Thing: pass\n"
+        "def command():\n"
+        "    thing = Thing()\n"
+        f"    kept = weakref.ref(thing, lambda _: signal.raise_signal(signal.{name}))\n"
+        "    del thing\n"
+        "    time.sleep(60)\n"
+        "    return 0\n"
+        "sys.exit(run_to_end(command))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, preexec_fn=_interruptible
+    )
+    assert (result.returncode, result.stderr) == (code, f"mha_native: {message}\n")
