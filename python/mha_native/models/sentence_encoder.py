@@ -346,7 +346,7 @@ class SentenceEncoder(HasHead, TextEncoder):
             tokens = checked_sequences(what, given)
             check_sequences(what, tokens, self._model.config.vocab_size, self._model.config.max_positions)
 
-        def result(rows: list[Any]) -> NDArray[np.float32]:
+        def result(rows: list[Any]) -> "NDArray[np.float32]":  # a string, which no call evaluates
             embeddings = np.array(rows, np.float32).reshape(len(rows), form.features)
             return embeddings[0] if is_one else embeddings
 

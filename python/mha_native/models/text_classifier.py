@@ -174,7 +174,7 @@ class TextClassifier(PretrainedClassifier):
         is_one = isinstance(texts, (str, dict))
         given = [texts] if is_one else checked_texts(name, texts)
 
-        def result(rows: list[Any]) -> NDArray[np.float32]:
+        def result(rows: list[Any]) -> "NDArray[np.float32]":  # a string, which no call evaluates
             scores = apply_function(chosen, np.array(rows, np.float32).reshape(len(rows), self.num_labels))
             return scores[0] if is_one else scores
 

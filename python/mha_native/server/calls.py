@@ -184,6 +184,8 @@ class Call:
 
     def _check_media(self) -> None:
         """Raise the failure of a body that cannot be JSON in UTF-8. The type itself may be any: curl sends another."""
+        if b"content-encoding" not in self.headers and self.headers.get(b"content-type") == b"application/json":
+            return  # as most requests
         encoding = self.headers.get(b"content-encoding", b"identity").strip().lower()
         if encoding != b"identity":
             raise Failure("media", "The body must not be compressed: Content-Encoding must be absent.")
@@ -300,10 +302,10 @@ class Call:
         self.check_stopped()
         if request.cancelled():
             raise stopping()
-        error = request.exception()
+        error = Future.exception(request)  # it has ended, so that a wait needs no checks
         if error is not None:
             raise of_computation(error) or error
-        return request.result()
+        return Future.result(request)
 
     def _wait_longer(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self.stop, "timeout")

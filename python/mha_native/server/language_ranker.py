@@ -38,7 +38,7 @@ class LanguageRanker:
         """Return the call for the scores [N, 1] of pairs."""
         function = TokenRanker.labels.function if function_to_apply is None else function_to_apply
 
-        def result(rows: list[Any]) -> NDArray[np.float32]:
+        def result(rows: list[Any]) -> "NDArray[np.float32]":  # a string, which no call evaluates
             return apply_function(function, np.array(rows, np.float32).reshape(len(rows), 1))
 
         return text_call(self._ranker.model, self._ranker.texts_of(f"{name}: texts", texts, self._prompt), result)

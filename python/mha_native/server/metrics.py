@@ -1,12 +1,17 @@
 """Metrics in the format of Prometheus, under the names that dashboards of similar servers know."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter as Tally
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
+from itertools import accumulate
+from time import time
 from typing import Any, NamedTuple
 
+import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
+from prometheus_client.utils import floatToGoString
 
 from .. import _core
 from ..serving import EncodeRequest
@@ -31,6 +36,31 @@ _PREFIXES = {"tei": "te_", "vllm": "vllm:"}
 
 _TASKS = ("te_embed", "te_predict")  # embeddings; scores and labels
 
+_MOST_LATE = 256  # requests that are counted together
+
+
+class _Values:
+    """A histogram without labels, of values that come together."""
+
+    def __init__(self, name: str, about: str, bounds: tuple[float, ...]) -> None:
+        self._name, self._about, self._bounds = name, about, np.array(bounds)
+        self._counts = np.zeros(len(bounds) + 1, np.int64)
+        self._sum, self._created = 0.0, time()
+
+    def add(self, values: Sequence[float]) -> None:
+        """Count values."""
+        places = np.searchsorted(self._bounds, values)
+        self._counts += np.bincount(places, minlength=len(self._counts))
+        self._sum += sum(values)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric."""
+        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        family = HistogramMetricFamily(self._name, self._about)
+        family.add_metric([], list(zip(names, accumulate(self._counts.tolist()), strict=True)), self._sum)
+        family.add_sample(f"{self._name}_created", {}, self._created)
+        yield family
+
 
 class Metrics:
     """The metrics of a server over some models."""
@@ -49,18 +79,21 @@ class Metrics:
         )
         self._cancelled = Counter("mha_native_cancelled", "Requests without an answer.", ("why",), registry=registry)
         self._of_models: list[Counter | Histogram] = []  # whose first label is the name of a model
-        self._seconds = self._histogram("mha_native_http_request_seconds", "Time of requests.")
-        self._duration = self._histogram("te_request_duration", "Time of requests for texts.")
+        # Requests are counted some at once, and before each look: one after another takes ten times as long.
+        self._answers: list[tuple[str, int, float]] = []
+        self._computed: dict[str, list[tuple[list[int], tuple[float, float, float]]]] = {task: [] for task in _TASKS}
+        self._seconds = self._values("mha_native_http_request_seconds", "Time of requests.")
+        self._duration = self._values("te_request_duration", "Time of requests for texts.")
         self._times = {
             task: [
-                self._histogram(f"{task}_duration", "Time of texts."),
-                self._histogram(f"{task}_tokenization_duration", "Time of the tokenizer."),
-                self._histogram(f"{task}_queue_duration", "Time in the queue."),
-                self._histogram(f"{task}_inference_duration", "Time of the computation."),
+                self._values(f"{task}_duration", "Time of texts."),
+                self._values(f"{task}_tokenization_duration", "Time of the tokenizer."),
+                self._values(f"{task}_queue_duration", "Time in the queue."),
+                self._values(f"{task}_inference_duration", "Time of the computation."),
             ]
             for task in _TASKS
         }
-        self._length = self._histogram("te_request_input_length", "Tokens of a text.", _SIZES)
+        self._length = self._values("te_request_input_length", "Tokens of a text.", _SIZES)
         labels = ("model_name",)
         self._first = self._histogram("vllm:time_to_first_token_seconds", "Time to the first token.", labels=labels)
         self._whole = self._histogram("vllm:e2e_request_latency_seconds", "Time of whole texts.", labels=labels)
@@ -87,12 +120,16 @@ class Metrics:
         )
         registry.register(self)
 
+    def _values(self, name: str, about: str, bounds: tuple[float, ...] = _DURATIONS) -> _Values:
+        found = _Values(name, about, bounds)
+        self._registry.register(found)
+        return found
+
     def _histogram(
         self, name: str, about: str, buckets: tuple[float, ...] = _DURATIONS, labels: tuple[str, ...] = ()
     ) -> Histogram:
         found = Histogram(name, about, labels, registry=self._registry, buckets=buckets)
-        if labels:
-            self._of_models.append(found)
+        self._of_models.append(found)
         return found
 
     def _counter(self, name: str, about: str, labels: tuple[str, ...]) -> Counter:
@@ -111,8 +148,9 @@ class Metrics:
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Count an answer. `path` is the one of the endpoint, without data of the client."""
-        self._requests.labels(path, str(status)).inc()
-        self._seconds.observe(seconds)
+        self._answers.append((path, status, seconds))
+        if len(self._answers) >= _MOST_LATE:
+            self._count_late()
 
     def cancelled(self, why: str) -> None:
         """Count a request without an answer."""
@@ -129,16 +167,28 @@ class Metrics:
     def computed(self, engine: Engine, request: EncodeRequest, tokenized: float) -> None:
         """Count a request whose texts were computed, after so many seconds of the tokenizer."""
         task = _TASKS[engine.kind != EMBEDDING]
-        self._count("te_request_success")
-        self._count(f"{task}_count", len(request.token_counts))
-        self._count(f"{task}_success", len(request.token_counts))
         _, queued, computed = request.statistics
-        whole = tokenized + queued + computed
-        for histogram, seconds in zip(self._times[task], (whole, tokenized, queued, computed), strict=True):
-            histogram.observe(seconds)
-        self._duration.observe(whole)
-        for count in request.token_counts:
-            self._length.observe(count)
+        self._computed[task].append((request.token_counts, (tokenized, queued, computed)))
+
+    def _count_late(self) -> None:
+        """Count the requests since the last time."""
+        answers, self._answers = self._answers, []
+        for (path, status), count in Tally((path, status) for path, status, _ in answers).items():
+            self._requests.labels(path, str(status)).inc(count)
+        self._seconds.add([seconds for *_, seconds in answers])
+        for task, late in self._computed.items():
+            if not late:
+                continue
+            self._computed[task] = []
+            lengths = [count for counts, _ in late for count in counts]
+            self._count("te_request_success", len(late))
+            self._count(f"{task}_count", len(lengths))
+            self._count(f"{task}_success", len(lengths))
+            times = [(sum(parts), *parts) for _, parts in late]
+            for values, seconds in zip(self._times[task], zip(*times, strict=True), strict=True):
+                values.add(seconds)
+            self._duration.add([whole for whole, *_ in times])
+            self._length.add(lengths)
 
     def generated(self, engine: Engine, statistics: Any, reason: str) -> None:
         """Count a text of a language model by its statistics and the reason of its end."""
@@ -217,6 +267,7 @@ class Metrics:
 
     def text(self, compatible: tuple[str, ...]) -> bytes:
         """Return metrics in the text format 0.0.4: those of this server, and under the names of `compatible` ones."""
+        self._count_late()
         return generate_latest(_Chosen(self._registry, compatible))
 
 

@@ -25,9 +25,11 @@ import httpx
 import tiny_bert
 import tiny_classifiers
 from http_server import SECONDS, Running, running, until
+from prometheus_client import Histogram
 
 from mha_native.models import SentenceEncoder, TextClassifier
 from mha_native.server import Config, app, calls
+from mha_native.server.metrics import _Values
 from mha_native.serving import _encode_queue
 
 WORDS = ("a", "dog", "the", "cat", "hungry", "blue", "é", "food", "fresh")
@@ -269,6 +271,19 @@ def test_state_of_the_server(server: Running, encoder: SentenceEncoder) -> None:
     ):
         assert name in text
     assert "/v1/none" not in text  # a path of a client is no label
+
+
+def test_values_that_are_counted_together_have_the_histogram_of_prometheus() -> None:
+    bounds = (0.125, 0.25, 2.0, 1e6)
+    values = [*bounds, 0.0, 0.375, 1e7, 2.0**-30, 2.0625]  # whose sums are exact in any order
+    expected, found = Histogram("a", "b", buckets=bounds, registry=None), _Values("a", "b", bounds)
+    for part in (values, [], values[::2]):
+        found.add(part)
+        for value in part:
+            expected.observe(value)
+    samples = [[each[:3] for metric in one.collect() for each in metric.samples] for one in (found, expected)]
+    assert samples[0][:-1] == samples[1][:-1]
+    assert samples[0][-1][:2] == samples[1][-1][:2] == ("a_created", {})
 
 
 def test_bodies_over_the_limit(server: Running) -> None:
