@@ -51,7 +51,6 @@ from ..models.heads.labels import read_labels
 from ..models.heads.masked_language import masked_head_of
 from ..models.heads.token_vectors import inline_shapes, read_token_steps
 from ..models.image_encoder import open_images
-from ..models.images.preprocessing import read_preprocessing
 from ..models.kinds import (
     CLASSIFIER,
     EMBEDDINGS,
@@ -223,8 +222,7 @@ def _encoder(folder: Path, is_listed: bool, task: str) -> OpenModel:
 
 
 def _check_images(home: Path, folder: Path) -> None:
-    opened, entries = open_images(folder)
-    read_preprocessing(folder)
+    opened, entries, _ = open_images(folder)
     if modules := read_image_modules(home):
         read_settings(home)
         read_image_modalities(folder, modules[0].kind == "CLIPModel")
@@ -241,8 +239,7 @@ def _check_images_and_texts(home: Path, folder: Path) -> None:
 
 
 def _check_labels_of_images(home: Path, folder: Path) -> None:
-    opened, _ = open_images(folder)
-    read_preprocessing(folder)
+    opened, *_ = open_images(folder)
     labels = read_labels(folder / "config.json", task_of(opened.source.config)).names
     with opened.tensors(label_head_of(opened, len(labels)).tensor_shapes()):
         pass

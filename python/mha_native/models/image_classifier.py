@@ -14,7 +14,7 @@ from .files.hub_cache import find_directory
 from .heads.images import LabelHead, label_head_of, task_of
 from .heads.labels import Labels, apply_function, best_labels, read_labels
 from .image_encoder import ReadsImages, open_images
-from .images.preprocessing import Preprocessing, read_preprocessing
+from .images.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from .images.preprocessing import Images
@@ -79,10 +79,9 @@ class ImageClassifier(ReadsImages):
         with in_the_name_of(function):
             kind, stored = checked_dtypes(function, dtype, weight_dtype)
             folder = find_directory(model)
-            opened, _ = open_images(folder)
+            opened, _, preprocessing = open_images(folder)
             labels = read_labels(folder / "config.json", task_of(opened.source.config))
             config = label_head_of(opened, len(labels.names))
-            preprocessing = read_preprocessing(folder)
             with opened.tensors(config.tensor_shapes()) as tensors:
                 head = LabelHead(config, tensors)
                 return cls(opened.build(tensors, kind, stored), head, labels, preprocessing)

@@ -159,9 +159,8 @@ class ImageEncoder(ReadsImages):
 
     @classmethod
     def _of_folder(cls, folder: Path, dtype: np.dtype[Any], weight_dtype: str | None) -> "Self":
-        opened, entries = open_images(folder)
+        opened, entries, preprocessing = open_images(folder)
         config = image_head_of(opened, entries)
-        preprocessing = read_preprocessing(folder)
         with opened.tensors(config.tensor_shapes()) as tensors:
             head = ImageHead(config, tensors, dtype)
             return cls(opened.build(tensors, dtype, weight_dtype), head, preprocessing)
@@ -289,10 +288,17 @@ class ImageEncoder(ReadsImages):
         return other
 
 
-def open_images(folder: Path) -> tuple[OpenModel, Entries]:
-    """Open the encoder of images in a folder; return it with the entries of config.json that describe it.
+def open_images(folder: Path) -> tuple[OpenModel, Entries, Preprocessing]:
+    """Open the encoder of images in a folder; return it with the entries of config.json that describe it, and with the
+    preparation of images.
 
     Raises OSError or ValueError if a file cannot be read, or asks for an unsupported feature.
     """
     opened = open_model(FolderSource(folder), IMAGES)
-    return opened, entries_of(opened.family, Entries(opened.source.path, opened.source.config))
+    entries = entries_of(opened.family, Entries(opened.source.path, opened.source.config))
+    preprocessing = read_preprocessing(folder)
+    front_end: Any = opened.config.stacks[0].front_end
+    if 0 in front_end.grid(*preprocessing.size):
+        rule, got = (" x ".join(map(str, size)) for size in (front_end.patch, preprocessing.size))
+        raise ValueError(f"{folder}: images must be prepared to at least a patch of {rule} pixels; got {got}")
+    return opened, entries, preprocessing

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,17 @@ def test_refused(model_type: str, changes: dict[str, Any], message: str, tmp_pat
     path.write_text(json.dumps(given))
     with pytest.raises(ValueError, match=message):
         ImageEncoder.from_pretrained(folder)
+
+
+def test_images_smaller_than_a_patch_are_refused(tmp_path: Path) -> None:
+    tiny_images.write(tmp_path, tiny_images.config("vit"))
+    path = tmp_path / "preprocessor_config.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"size": {"height": 1, "width": 1}, "do_center_crop": False})
+    )
+    rule = re.escape(f"{tmp_path}: images must be prepared to at least a patch of ")
+    with pytest.raises(ValueError, match=rf"^ImageEncoder\.from_pretrained: {rule}.* pixels; got 1 x 1$"):
+        ImageEncoder.from_pretrained(tmp_path)
 
 
 def test_refused_pairs(tmp_path: Path) -> None:
