@@ -101,14 +101,14 @@ struct MaxSimTokens<IntegerProducts, M, N> {
 /// features of f32. 64 tokens ahead they would be half of level 1, and gone again when they are read.
 constexpr Index kMaxSimBlock = 64, kMaxSimAhead = 16;
 
-/// Strips have 1, 2, 4, 6 or 8 tokens: a maximum may be taken of a token twice. With all heights the kernels would be
+/// Strips have 2, 4, 6 or 8 tokens: a maximum may be taken of a token twice. with all heights the kernels would be
 /// 1.6 times as large.
 constexpr int kMaxSimRowStep = 2;
 
 /// Whether so many tokens may be one strip that is higher: a row that repeats the last one has to follow.
 template <class Products>
 constexpr bool repeats_last(Index tokens) {
-  return tokens % kMaxSimRowStep != 0 && tokens < Products::Tile::kMostRows && tokens > 1;
+  return tokens % kMaxSimRowStep != 0 && tokens < Products::Tile::kMostRows;
 }
 
 constexpr Index vectors_of(Index lanes, Index lanes_of_vector) {
@@ -341,7 +341,7 @@ void maxsim_tile(const MaxSimTile& tile, void* scratch) {
         }
 #endif
       if constexpr (!kHasTiles<Products> || !kVectorsFillTiles)
-        strips(vectors, count, arguments, lane == 0 ? upcoming : Upcoming{});
+        strips(vectors, count + repeats_last<Products>(count), arguments, lane == 0 ? upcoming : Upcoming{});
     }
   }
 }

@@ -51,8 +51,8 @@ constexpr auto kNothingBeside = [](Index, Index) {};
 /// A tile wider than kVectors reads memory in order, and the processor looks ahead by itself. `after(row, height)` is
 /// called when a strip has been computed, whose results are in level 1.
 ///
-/// With kRowStep the heights are 1 and its multiples, and results of up to kRowStep - 1 rows are computed twice: the last
-/// of several strips begins in the one before it. A strip that is alone reads rows behind the last one instead.
+/// With kRowStep the heights are its multiples, and results of up to kRowStep - 1 rows are computed twice: the last strip
+/// begins in the one before it. So there must be kMostRows rows, or a multiple of kRowStep.
 template <template <class, int, int> class Strip, class Products, class Arguments, int kLeastVectors = 1,
           int kMostVectors = kVectors, int kRowStep = 1>
 struct StripTable {
@@ -73,23 +73,22 @@ struct StripTable {
     const Index most = Tile::rows(n) / kRowStep, steps = (rows + kRowStep - 1) / kRowStep,
                 count = (steps + most - 1) / most, least = steps / count, higher = steps % count;
     for (Index strip = 0, row = 0; strip < count; ++strip) {
-      const Index height = rows == 1 ? 1 : (least + (strip < higher)) * kRowStep;
-      if constexpr (kRowStep > 1)
-        if (row > 0 && row + height > rows) row = rows - height;
+      const Index height = (least + (strip < higher)) * kRowStep;
       upcoming.prefetch_share(strip, strip + 1, count);
-      (strip == 0 && first && n <= kVectors ? first : strips)[n - 1][height - 1](arguments, row);
+      (strip == 0 && first && n <= kVectors ? first : strips)[n - 1][height - 1](
+          arguments, kRowStep > 1 && row > rows - height ? rows - height : row);
       after(row, height);
       row += height;
     }
   }
 
  private:
-  template <int N, int M = 1>
+  template <int N, int M = kRowStep>
   constexpr void fill() {
     static_assert(Tile::rows(N) % kRowStep == 0);
     strips[N - 1][M - 1] = &Strip<Products, M, N>::run;
     if constexpr (M < Tile::rows(N))
-      fill<N, M / kRowStep * kRowStep + kRowStep>();
+      fill<N, M + kRowStep>();
     else if constexpr (N < kVectors)
       fill<kLeastVectors == 1 ? N + 1 : 2 * N>();
     else if constexpr (N < kMostVectors)

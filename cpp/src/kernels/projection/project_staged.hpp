@@ -58,9 +58,11 @@ __attribute__((noinline)) void project_staged(const ProjectionTile& tile, void* 
   }
   project_to(results);
 
-  for (Index g = 0; g < kGroups; ++g) {
-    const Index columns = tile.group_columns[g];
-    for (Index r = 0; columns > 0 && r < tile.rows; ++r) {
+  // Row by row: the groups of a row lie together as a rule, and fill lines of the cache together.
+  for (Index r = 0; r < tile.rows; ++r)
+    for (Index g = 0; g < kGroups; ++g) {
+      const Index columns = tile.group_columns[g];
+      if (columns == 0) continue;
       const Index from = r * kColumns + g * kGroup;
       S* const to = static_cast<S*>(tile.out[g]) + r * tile.out_row;
       alignas(kVectorBytes) S rounded[kGroup];
@@ -74,7 +76,6 @@ __attribute__((noinline)) void project_staged(const ProjectionTile& tile, void* 
       }
       for (Index c = 0; !is_whole && c < columns; ++c) to[c * tile.out_step] = rounded[c];
     }
-  }
 }
 
 /// The kernel of rows of S, where `kProject` computes results in the accumulator's type.
