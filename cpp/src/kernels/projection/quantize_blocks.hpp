@@ -53,13 +53,7 @@ MHA_INLINE std::int32_t quantize_sixteen(const float* x, float factor, std::int8
     __builtin_memcpy(out + k, &bytes, sizeof bytes);
     sums += integers;
   }
-#ifdef EIGEN_VECTORIZE_AVX512
-  return _mm512_reduce_add_epi32(__m512i(sums));
-#else
-  std::int32_t sum = 0;
-  for (int i = 0; i < kLanes<float>; ++i) sum += sums[i];
-  return sum;
-#endif
+  return sum_of_lanes(sums);
 }
 
 /// Quantizes a block to `out`, calls take(part, sum) with the sum of each 16 integers, and returns the scale.

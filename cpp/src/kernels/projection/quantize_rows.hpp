@@ -54,16 +54,44 @@ __attribute__((noinline)) void list_excess(const Bits& words, Index first, Index
   }
 }
 
-/// How many features of a row have a larger magnitude than `limit`.
-__attribute__((noinline)) Index count_beyond(const float* x, Index step, Index count, float limit) {
+/// The magnitudes of a vector of features, as integers of the same order.
+MHA_INLINE Ints magnitudes_of(const Floats& lanes) { return Ints(Bits(lanes) & 0x7fffffff); }
+
+/// Whole parts of a row have so many vectors. The largest magnitudes of the features of a part, lane by lane, are lower and
+/// upper bounds of how many of them are outliers.
+constexpr int kPartVectors = 8;
+constexpr Index kPartFeatures = Index{kPartVectors} * kLanes<float>;
+constexpr Index kLeastParts = 4;  // sums of lanes take as long as two parts
+using PartMagnitudes = unsigned char[kPacketBytes];
+static_assert(sizeof(PartMagnitudes) <= kPartFeatures * ByteProducts::kFeatureBytes, "they lie where integers will");
+
+/// Whether more than `most` features of a row have a larger magnitude than `limit`. `parts` has the magnitudes of its
+/// whole parts.
+__attribute__((noinline)) bool has_more_beyond(const float* x, Index step, Index count, float limit,
+                                               const PartMagnitudes* parts, Index most) {
   const Ints limits = Ints(Floats{} + limit);
-  Ints beyond = {};  // minus the number
-  for_each_vector_of_row(x, step, count, [&](Index, const Floats& lanes) MHA_INLINE_LAMBDA {
-    beyond += Ints(Bits(lanes) & 0x7fffffff) > limits;
-  });
-  Index sum = 0;
-  for (int i = 0; i < kLanes<float>; ++i) sum -= beyond[i];
-  return sum;
+  const Index whole = count / kPartFeatures, rest = count - whole * kPartFeatures;
+  Ints beyond = {};  // minus their number, like all lanes here
+  const auto add = [&](Index first, Index features) MHA_INLINE_LAMBDA {
+    for_each_vector_of_row(x + first * step, step, features, [&](Index, const Floats& lanes) MHA_INLINE_LAMBDA {
+      beyond += magnitudes_of(lanes) > limits;
+    });
+  };
+  bool few_have_any = false;  // or branches are mispredicted more often than they save a part
+  if (whole >= kLeastParts) {
+    Ints of_parts = {};
+    for (Index part = 0; part < whole; ++part) of_parts += load_vector<Ints>(parts[part]) > limits;
+    const Index least = -sum_of_lanes(of_parts);
+    if (least > most) return true;
+    if (least * kPartVectors + rest <= most) return false;
+    few_have_any = 4 * least < whole;
+  }
+  for (Index part = 0; part < whole; ++part) {
+    if (few_have_any && !has_any(load_vector<Ints>(parts[part]) > limits)) continue;
+    add(part * kPartFeatures, kPartFeatures);
+  }
+  add(whole * kPartFeatures, rest);
+  return -sum_of_lanes(beyond) > most;
 }
 
 inline void quantize_rows(ProjectionTile& tile, void* memory) {
@@ -75,11 +103,25 @@ inline void quantize_rows(ProjectionTile& tile, void* memory) {
     // bits of a NaN are larger than the bits of infinity, so any NaN is found.
     Ints largest = {};
     Bits least = {};
-    for_each_vector_of_row(x, tile.x_step, tile.in_features, [&](Index, const Floats& lanes) MHA_INLINE_LAMBDA {
-      const Ints number = Ints(lanes);
-      largest = number > largest ? number : largest;
-      least = Bits(number) > least ? Bits(number) : least;
-    });
+    const auto compare = [&](Index first, Index features) MHA_INLINE_LAMBDA {
+      Ints of_part = {};
+      for_each_vector_of_row(x + first * tile.x_step, tile.x_step, features,
+                             [&](Index, const Floats& lanes) MHA_INLINE_LAMBDA {
+                               const Ints number = Ints(lanes), magnitude = magnitudes_of(lanes);
+                               largest = number > largest ? number : largest;
+                               least = Bits(number) > least ? Bits(number) : least;
+                               of_part = magnitude > of_part ? magnitude : of_part;
+                             });
+      return of_part;
+    };
+    auto* const out = static_cast<unsigned char*>(memory) + r * out_row;
+    auto* const parts = reinterpret_cast<PartMagnitudes*>(out);  // until the integers are written
+    const Index whole = tile.in_features / kPartFeatures;
+    for (Index part = 0; part < whole; ++part) {
+      const Ints of_part = compare(part * kPartFeatures, kPartFeatures);
+      __builtin_memcpy(parts[part], &of_part, sizeof of_part);
+    }
+    compare(whole * kPartFeatures, tile.in_features - whole * kPartFeatures);
     std::int32_t high_bits = 0;
     std::uint32_t low_bits = 0x80000000;  // -0
     for (int i = 0; i < kLanes<float>; ++i) {
@@ -94,7 +136,7 @@ inline void quantize_rows(ProjectionTile& tile, void* memory) {
     int halvings = 0;
     if (outliers > 0 && is_finite)
       for (; halvings < kMostHalvings; ++halvings, limit *= 0.5f)
-        if (count_beyond(x, tile.x_step, tile.in_features, 0.5f * limit) > outliers) break;
+        if (has_more_beyond(x, tile.x_step, tile.in_features, 0.5f * limit, parts, outliers)) break;
     high = high < limit ? high : limit;
     low = low > -limit ? low : -limit;
     const float range = 0.5f * high - 0.5f * low;
@@ -107,7 +149,6 @@ inline void quantize_rows(ProjectionTile& tile, void* memory) {
     const auto integers = [factor](const Floats& lanes) MHA_INLINE_LAMBDA { return Bits(lanes * factor + kRounds); };
     const std::uint32_t from_low = ByteProducts::kHasOffset && is_finite ? 0u - integers(Floats{} + low)[0] : 0u;
     const std::uint32_t offset = from_low + std::uint32_t(ByteProducts::kLeastByte);
-    auto* const out = static_cast<unsigned char*>(memory) + r * out_row;
     const Index bytes = quantized_features_bytes(tile.in_features);
     constexpr Index L = kLanes<float>;
     const Index written = (tile.in_features + L - 1) / L * L * ByteProducts::kFeatureBytes;
