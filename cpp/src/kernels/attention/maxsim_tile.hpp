@@ -101,16 +101,6 @@ struct MaxSimTokens<IntegerProducts, M, N> {
 /// features of f32. 64 tokens ahead they would be half of level 1, and gone again when they are read.
 constexpr Index kMaxSimBlock = 64, kMaxSimAhead = 16;
 
-/// Strips have 2, 4, 6 or 8 tokens: a maximum may be taken of a token twice. with all heights the kernels would be
-/// 1.6 times as large.
-constexpr int kMaxSimRowStep = 2;
-
-/// Whether so many tokens may be one strip that is higher: a row that repeats the last one has to follow.
-template <class Products>
-constexpr bool repeats_last(Index tokens) {
-  return tokens % kMaxSimRowStep != 0 && tokens < Products::Tile::kMostRows;
-}
-
 constexpr Index vectors_of(Index lanes, Index lanes_of_vector) {
   return (lanes + lanes_of_vector - 1) / lanes_of_vector;
 }
@@ -138,19 +128,17 @@ struct MaxSimNumbers {
 
   /// Operands of `count` tokens, and the distance between two: as they lie, or converted to `scratch`.
   static Rows<Operand> operands(const MaxSimTile& tile, Index first, Index count, void* scratch) {
-    const auto* from = static_cast<const S*>(tile.document.tokens) + first * tile.document.row;
-    const bool is_repeated = repeats_last<Products>(count);
-    if (!is_repeated && Operands::lie_ready(tile.document.row, tile.document.step, tile.columns))
+    const auto* const from = static_cast<const S*>(tile.document.tokens) + first * tile.document.row;
+    if (Operands::lie_ready(tile.document.row, tile.document.step, tile.columns))
       return {reinterpret_cast<const Operand*>(from), tile.document.row / Operands::kElements, tile.document.step};
-    auto* to = static_cast<Operand*>(scratch);
+    auto* const to = static_cast<Operand*>(scratch);
     const Index row = operand_row<S>(tile.columns);
-    for (Index r = 0; r < count; ++r, from += tile.document.row, to += row)
-      convert_row<S>(from, tile.document.step, tile.columns, to);
-    if (is_repeated) __builtin_memcpy(to, to - row, std::size_t(row) * sizeof(Operand));
-    return {static_cast<const Operand*>(scratch), row, 1};
+    for (Index r = 0; r < count; ++r)
+      convert_row<S>(from + r * tile.document.row, tile.document.step, tile.columns, to + r * row);
+    return {to, row, 1};
   }
 
-  static MaxSimArguments<Products, T> arguments(const MaxSimTile& tile, const Rows<Operand>& tokens, Index, Index,
+  static MaxSimArguments<Products, T> arguments(const MaxSimTile& tile, const Rows<Operand>& tokens, Index,
                                                 const void* panel) {
     return {Operands::count(tile.columns),
             tokens.data,
@@ -174,6 +162,7 @@ struct MaxSimBytes {
   using Element = std::conditional_t<kElements == 4, std::int8_t, std::int16_t>;
   /// What operands() adds to a feature of a token, so that the products take it.
   static constexpr std::int32_t kOffset = ByteProducts::kHasOffset ? ByteProducts::kLeastByte + 128 : 0;
+  static_assert(kOffset == 0 || kElements == 4);
 
   static constexpr Index operands_of_row(Index columns) { return (columns + kElements - 1) / kElements; }
   static constexpr Index row_bytes(Index columns) {  // of the operands of a token: whole vectors
@@ -181,9 +170,7 @@ struct MaxSimBytes {
     return (operands_of_row(columns) * 4 + L - 1) / L * L;
   }
   static std::size_t panel_bytes(Index columns) { return std::size_t((operands_of_row(columns) + 2) * W) * 4; }
-  static std::size_t token_bytes(Index columns) {  // of a block, and scales
-    return std::size_t(kMaxSimBlock * row_bytes(columns)) + kVectorBytes;
-  }
+  static std::size_t token_bytes(Index columns) { return std::size_t(kMaxSimBlock * row_bytes(columns)); }
 
   static void pack_panel(const TokenRows& rows, Index first, int count, Index columns, void* panel) {
     auto* const to = static_cast<std::int32_t*>(panel);
@@ -206,49 +193,33 @@ struct MaxSimBytes {
     }
   }
 
-  /// Operands in `scratch`, and scales of an odd number of tokens that is one strip, with the last one repeated.
   static Rows<Operand> operands(const MaxSimTile& tile, Index first, Index count, void* scratch) {
     const Index row = row_bytes(tile.columns);
     const TokenRows& document = tile.document;
     auto* to = static_cast<unsigned char*>(scratch);
     const auto* from = static_cast<const std::int8_t*>(document.tokens) + first * document.row;
     for (Index r = 0; r < count; ++r, from += document.row, to += row) convert(from, document.step, tile.columns, to);
-    if (repeats_last<Products>(count)) {
-      __builtin_memcpy(to, to - row, std::size_t(row));
-      float* const scales = repeated_scales(scratch, row);
-      for (Index r = 0; r <= count; ++r)
-        scales[r] = document.scale[(first + (r < count ? r : count - 1)) * document.scale_step];
-    }
     return {static_cast<const unsigned char*>(scratch), row, 4};
   }
 
   static MaxSimArguments<Products, float> arguments(const MaxSimTile& tile, const Rows<Operand>& tokens, Index first,
-                                                    Index count, const void* panel) {
+                                                    const void* panel) {
     const auto* const queries = static_cast<const std::int32_t*>(panel);
     const std::int32_t* const sums = queries + operands_of_row(tile.columns) * W;
     const TokenRows& document = tile.document;
-    const bool is_repeated = repeats_last<Products>(count);
     return {operands_of_row(tile.columns),
             tokens.data,
             tokens.row,
             tokens.step,
             queries,
             nullptr,
-            is_repeated ? repeated_scales(tokens.data, tokens.row) : document.scale + first * document.scale_step,
-            is_repeated ? 1 : document.scale_step,
+            document.scale + first * document.scale_step,
+            document.scale_step,
             reinterpret_cast<const float*>(sums + W),
             sums};
   }
 
  private:
-  /// Behind the operands of a block.
-  static const float* repeated_scales(const void* operands, Index row) {
-    return reinterpret_cast<const float*>(static_cast<const unsigned char*>(operands) + kMaxSimBlock * row);
-  }
-  static float* repeated_scales(void* operands, Index row) {
-    return reinterpret_cast<float*>(static_cast<unsigned char*>(operands) + kMaxSimBlock * row);
-  }
-
   static void convert(const std::int8_t* from, Index step, Index columns, unsigned char* to) {
     Index c = 0;
     if constexpr (kElements == 4) {
@@ -316,7 +287,7 @@ void maxsim_tile(const MaxSimTile& tile, void* scratch) {
   using Products = typename Form::Products;
   using T = typename Form::T;
   constexpr Index L = kLanes<T>, W = kWidth<T>;
-  static constexpr StripTable<MaxSimTokens, Products, MaxSimArguments<Products, T>, 1, kVectors, kMaxSimRowStep> strips;
+  static constexpr StripTable<MaxSimTokens, Products, MaxSimArguments<Products, T>> strips;
   const std::size_t panel_bytes = Form::panel_bytes(tile.columns);
   for (Index first = 0; first < tile.tokens; first += kMaxSimBlock) {
     const Index count = tile.tokens - first < kMaxSimBlock ? tile.tokens - first : kMaxSimBlock;
@@ -327,7 +298,7 @@ void maxsim_tile(const MaxSimTile& tile, void* scratch) {
                             tile.document.row * tile.document.element_bytes, count,
                             tile.document.step == 1 ? tile.columns * tile.document.element_bytes : 0};
     for (Index lane = 0; lane < tile.lanes; lane += W) {
-      auto arguments = Form::arguments(tile, tokens, first, count,
+      auto arguments = Form::arguments(tile, tokens, first,
                                        static_cast<const char*>(tile.panels) + std::size_t(lane / W) * panel_bytes);
       arguments.maxima = static_cast<T*>(tile.maxima) + lane;
       const Index lanes = tile.lanes - lane < W ? tile.lanes - lane : W;
@@ -341,7 +312,7 @@ void maxsim_tile(const MaxSimTile& tile, void* scratch) {
         }
 #endif
       if constexpr (!kHasTiles<Products> || !kVectorsFillTiles)
-        strips(vectors, count + repeats_last<Products>(count), arguments, lane == 0 ? upcoming : Upcoming{});
+        strips(vectors, count, arguments, lane == 0 ? upcoming : Upcoming{});
     }
   }
 }

@@ -50,11 +50,8 @@ constexpr auto kNothingBeside = [](Index, Index) {};
 /// first strip is computed by its functions: those prefetch the panel, which the other strips find in level 2.
 /// A tile wider than kVectors reads memory in order, and the processor looks ahead by itself. `after(row, height)` is
 /// called when a strip has been computed, whose results are in level 1.
-///
-/// With kRowStep the heights are its multiples, and results of up to kRowStep - 1 rows are computed twice: the last strip
-/// begins in the one before it. So there must be kMostRows rows, or a multiple of kRowStep.
 template <template <class, int, int> class Strip, class Products, class Arguments, int kLeastVectors = 1,
-          int kMostVectors = kVectors, int kRowStep = 1>
+          int kMostVectors = kVectors>
 struct StripTable {
   using Tile = typename Products::Tile;
   using Function = void (*)(const Arguments&, Index first_row);
@@ -70,25 +67,22 @@ struct StripTable {
   void run(int n, Index rows, const Arguments& arguments, const Upcoming& upcoming,
            const Function (*first)[Tile::kMostRows], After after) const {
     if (rows == 0) return;
-    const Index most = Tile::rows(n) / kRowStep, steps = (rows + kRowStep - 1) / kRowStep,
-                count = (steps + most - 1) / most, least = steps / count, higher = steps % count;
+    const Index count = (rows + Tile::rows(n) - 1) / Tile::rows(n), least = rows / count, higher = rows % count;
     for (Index strip = 0, row = 0; strip < count; ++strip) {
-      const Index height = (least + (strip < higher)) * kRowStep;
+      const Index height = least + (strip < higher);
       upcoming.prefetch_share(strip, strip + 1, count);
-      (strip == 0 && first && n <= kVectors ? first : strips)[n - 1][height - 1](
-          arguments, kRowStep > 1 && row > rows - height ? rows - height : row);
+      (strip == 0 && first && n <= kVectors ? first : strips)[n - 1][height - 1](arguments, row);
       after(row, height);
       row += height;
     }
   }
 
  private:
-  template <int N, int M = kRowStep>
+  template <int N, int M = 1>
   constexpr void fill() {
-    static_assert(Tile::rows(N) % kRowStep == 0);
     strips[N - 1][M - 1] = &Strip<Products, M, N>::run;
     if constexpr (M < Tile::rows(N))
-      fill<N, M + kRowStep>();
+      fill<N, M + 1>();
     else if constexpr (N < kVectors)
       fill<kLeastVectors == 1 ? N + 1 : 2 * N>();
     else if constexpr (N < kMostVectors)
