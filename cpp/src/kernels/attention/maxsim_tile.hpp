@@ -183,7 +183,7 @@ struct MaxSimBytes {
       for (Index u = 0; u < operands_of_row(columns); ++u) {
         Element operand[kElements] = {};
         for (Index c = 0; c < kElements && kElements * u + c < columns; ++c) {
-          operand[c] = from[(kElements * u + c) * rows.step];
+          operand[c] = static_cast<Element>(+from[(kElements * u + c) * rows.step]);
           sum += operand[c];
         }
         __builtin_memcpy(to + u * W + lane, operand, sizeof operand);
@@ -248,7 +248,7 @@ struct MaxSimBytes {
           __builtin_memcpy(to + 2 * c, &shorts, sizeof shorts);
         }
       for (; c < columns; ++c) {
-        const std::int16_t one = from[c * step];
+        const auto one = static_cast<std::int16_t>(+from[c * step]);
         __builtin_memcpy(to + 2 * c, &one, sizeof one);
       }
       if (c % 2 != 0) __builtin_memset(to + 2 * c, 0, sizeof(std::int16_t));
