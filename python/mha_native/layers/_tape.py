@@ -276,7 +276,8 @@ def _wanted(
     names = module._weight_names()
     if wrt is None:
         return frozenset(names), frozenset(inputs)
-    if isinstance(wrt, str) or not isinstance(wrt, Collection) or not all(isinstance(each, str) for each in wrt):
+    is_one = isinstance(wrt, str) or (isinstance(wrt, np.ndarray) and wrt.ndim == 0)
+    if is_one or not isinstance(wrt, Collection) or not all(isinstance(each, str) for each in wrt):
         raise TypeError(f"{function}: wrt must be a tuple of names; got {shown(wrt)}")
     weights, others = set[str](), set[str]()
     for each in wrt:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -235,9 +236,10 @@ class BGEM3Encoder(TextEncoder):
         if isinstance(first, Mapping) != isinstance(second, Mapping):
             got = f"{name_of_type(first)} and {name_of_type(second)}"
             raise TypeError(f"{name}: lexical_weights_1 and lexical_weights_2 must both be dicts or lists; got {got}")
-        if isinstance(first, Mapping) and isinstance(second, Mapping):
-            return _product(first, second)
-        return np.array([[_product(one, other) for other in second] for one in first], np.float64)  # type: ignore[arg-type]
+        given = {"lexical_weights_1": first, "lexical_weights_2": second}
+        rows, columns = (_checked_weights(name, which, weights) for which, weights in given.items())
+        scores = [[_product(one, other) for other in columns] for one in rows]
+        return scores[0][0] if isinstance(first, Mapping) else np.array(scores, np.float64)
 
     @staticmethod
     def colbert_score(query: NDArray[np.float32], document: NDArray[np.float32]) -> float:
@@ -288,6 +290,8 @@ class BGEM3Encoder(TextEncoder):
             got = f"got {weights.tolist()}"
             raise ValueError(f"{name}: weights_for_different_modes must be 3 numbers whose sums are not 0; {got}")
         options: Any = {"return_sparse": True, "return_colbert_vecs": True, "num_threads": num_threads}
+        if isinstance(sentence_pairs, (str, Mapping)) or not isinstance(sentence_pairs, Iterable):
+            raise TypeError(f"{name}: sentence_pairs must be pairs of texts; got {shown(sentence_pairs)}")
         pairs = [text_or_pair(f"{name}: sentence_pairs", pair, i) for i, pair in enumerate(sentence_pairs)]
         if (i := next((i for i, pair in enumerate(pairs) if isinstance(pair, str)), None)) is not None:
             raise ValueError(f"{name}: sentence_pairs must be pairs of texts; got one text at {i}")
@@ -340,6 +344,15 @@ def _colbert_score(function: str, query: Any, document: Any, num_threads: int | 
     with in_the_name_of(function, queries="query", documents="document"):
         scores = maxsim(query, document, num_threads=num_threads)
     return float(scores[0, 0]) / len(query) if len(query) and len(document) else 0.0
+
+
+def _checked_weights(function: str, name: str, given: Any) -> list[Mapping[str, float]]:
+    """Return dicts of weights, a list of one for a single dict. TypeError for anything else."""
+    found: list[Any] = [given] if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable) else list(given)
+    for each in found:
+        if not isinstance(each, Mapping) or not all(isinstance(weight, Real) for weight in each.values()):
+            raise TypeError(f"{function}: {name} must be dicts of numbers, as encode returns them; got {shown(each)}")
+    return found
 
 
 def _product(first: Mapping[str, float], second: Mapping[str, float]) -> float:

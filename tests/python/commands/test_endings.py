@@ -333,6 +333,10 @@ def test_a_signal_within_a_callback_is_not_lost(name: str, code: int, message: s
         "sys.exit(run_to_end(command))\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, preexec_fn=_interruptible
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: signal.signal(getattr(signal, name), signal.SIG_DFL),  # perhaps ignored by who starts tests
     )
     assert (result.returncode, result.stderr) == (code, f"mha_native: {message}\n")

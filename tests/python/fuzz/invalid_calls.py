@@ -52,7 +52,7 @@ TEXTS = ("texts", "prompts", "prompt", "sequences")  # read one by one; an array
 MODELS = ("model", "model_size_or_path")
 
 # Arguments that a call iterates over, whose own errors pass through.
-OF_THE_CALLER = ("texts", "sequences", "blocks")
+OF_THE_CALLER = ("texts", "sequences", "blocks", "images")
 
 
 @dataclass

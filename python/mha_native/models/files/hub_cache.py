@@ -68,7 +68,7 @@ def find_directory(
     if snapshot is not None and weights_in(snapshot):
         return snapshot
     what = repository if revision is None else f"revision {revision} of {repository}"
-    where = f"{name} is not a directory, and {what} is not in the cache {cache}"
+    where = f"the model {name} is not a directory, and {what} is not in the cache {cache}"
     if local_files_only:
         raise FileNotFoundError(f"{where}; it is not downloaded, since local_files_only is set")
     if any(os.environ.get(variable, "").upper() in _YES for variable in _OFFLINE):
