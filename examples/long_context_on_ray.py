@@ -1,6 +1,7 @@
 """A context over two Ray actors: decode, lose an actor, restore it, and continue."""
 
 import sys
+import textwrap
 
 import numpy as np
 
@@ -34,7 +35,7 @@ with RayWorkers(2) as workers:
     try:
         cache.attend(query)
     except WorkerError as error:
-        print(f"{error}"[:110])
+        print(textwrap.shorten(str(error), 110, placeholder=" ..."))
     # `restore` reads only the blocks of the lost actor again.
     cache.restore(lambda first, last: (key[:, :, first:last], value[:, :, first:last]))
     assert np.array_equal(cache.attend(query, is_causal=True), out)
