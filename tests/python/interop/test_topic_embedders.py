@@ -106,7 +106,7 @@ def test_keybert(options: dict[str, Any], model_directory: Path, encoder: Senten
 def test_mistakes_are_named(name: str, model_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     embedder = _import(name).Embedder
-    with pytest.raises(FileNotFoundError, match=r"^Embedder: no/such is not a directory"):
+    with pytest.raises(FileNotFoundError, match=r"^Embedder: the model no/such is not a directory"):
         embedder("no/such")
     with pytest.raises(TypeError, match=r"^Embedder.embed: documents must be .* got str"):
         embedder(model_directory).embed("A dog.")
