@@ -73,13 +73,16 @@ def replicas() -> list[str]:
 
 
 def counts(server: httpx.Client) -> dict[str, float]:
-    """The embeddings that each of two replicas has answered, by the time at which its process began."""
+    """The embeddings that each of two replicas has answered, by the time at which its metrics began.
+
+    Two processes may begin in the same hundredth of a second, which is the resolution of their own time.
+    """
     found: dict[str, float] = {}
     end = time.monotonic() + 60
     while len(found) < 2:
         assert time.monotonic() < end
         told = server.get("/metrics").text
-        (start,) = re.findall(r"^process_start_time_seconds (.+)$", told, re.M)
+        (start,) = re.findall(r"^mha_native_http_request_seconds_created (.+)$", told, re.M)
         number = re.findall(r'^mha_native_http_requests_total{path="/v1/embeddings",status="200"} (.+)$', told, re.M)
         found[start] = float(number[0]) if number else 0.0
     return found
