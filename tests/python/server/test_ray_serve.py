@@ -32,6 +32,8 @@ from mha_native.server import Config
 
 # What Ray reads as it is imported and as it starts. Nothing goes to the network.
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_SERVE_LOG_TO_STDERR": "0"}
+# Otherwise a proxy that is not ready after 5 s is killed, and one that does not answer for 10 s, on a busy machine too.
+os.environ |= {f"RAY_SERVE_PROXY_{name}_CHECK_TIMEOUT_S": "120" for name in ("READY", "HEALTH")}
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray
 ray = pytest.importorskip("ray")
