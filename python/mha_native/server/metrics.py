@@ -138,7 +138,7 @@ class Metrics:
         return found
 
     def forget(self, name: str) -> None:
-        """Drop the numbers of a model that has ended: those of every name that a model ever had would stay."""
+        """Drop the numbers of a closed model. Otherwise metrics would grow with each new name."""
         for metric in self._of_models:
             samples = [sample for family in metric.collect() for sample in family.samples]
             labels = {tuple(value for label, value in each.labels.items() if label != "le") for each in samples}

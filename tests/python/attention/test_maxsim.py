@@ -78,7 +78,7 @@ def test_queries_of_more_tokens_than_are_packed_at_once(isa: str) -> None:
 
 @matrix(dtype=(*ALL, INT8))
 def test_a_maximum_has_the_bits_of_its_product(dtype: Any, isa: str) -> None:
-    """Documents of every length up to several strips of tokens, of which some are multiplied twice."""
+    """Score documents of all lengths up to several strips of tokens."""
     rng = np.random.default_rng(0)
     scales: tuple[Array, Array] | None = None
     rows = [rng.standard_normal((n, 130), dtype=np.float32) for n in (64, 76)]

@@ -319,7 +319,7 @@ def test_signals_are_as_before_when_a_command_has_ended(directory: str) -> None:
     ("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "ended by SIGTERM"), ("SIGHUP", 129, "ended by SIGHUP"),
 ])  # fmt: skip
 def test_a_signal_within_a_callback_is_not_lost(name: str, code: int, message: str) -> None:
-    """Python drops the exception of a handler in a callback of a weak reference, such as those of an import."""
+    """Python drops an exception that a handler raises in a callback of a weak reference, such as in an import."""
     program = (
         "import signal, sys, time, weakref\n"
         "from mha_native.commands.exit_codes import run_to_end\n"

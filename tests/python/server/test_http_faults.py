@@ -216,7 +216,7 @@ def test_idle_connections_cost_little(server: Running) -> None:
             assert ask(connection) == 200
         for connection in idle:
             connection.close()
-        until(lambda: num_files() < min(count, soft))  # the limit below counts those of the server, too
+        until(lambda: num_files() < min(count, soft))  # the limit below includes the files of the server
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -244,7 +244,7 @@ def test_a_step_that_is_interrupted_at_any_line_can_be_done_again(
         return trace
 
     model_files = os.path.join(os.path.dirname(PACKAGE), "models")
-    gc.collect()  # no Batcher of another test may end here: Python tells of what a finalizer raises, and goes on
+    gc.collect()  # a Batcher of another test would end here, and Python drops the error of a finalizer
     for _ in range(2):
         batcher = Batcher(model, **SMALL)
         texts: list[list[str | None]] = [[] for _ in prompts]

@@ -18,7 +18,7 @@ from mha_native.distributed.mpi_ranks import MPIWorkers, run_worker
 # Seconds in which a rank must answer: enough on a busy machine, and little enough to wait for.
 LIMIT = 2.0
 
-# Seconds for ranks of which none is stopped: however busy the machine is.
+# Time limit in seconds if no rank is stopped. It is long enough for a busy machine.
 LONG_LIMIT = 60.0
 
 TOKENS, SHAPE = 2600, {"batch_size": 2, "num_kv_heads": 2, "capacity": 4096, "head_dim": 16}
